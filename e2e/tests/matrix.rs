@@ -80,7 +80,7 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 65] = [
+const PORTAL: [Row; 66] = [
     ("GET", "/metrics", "", "", Who::Admins, 403),
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
@@ -151,6 +151,7 @@ const PORTAL: [Row; 65] = [
     ("POST", "/ui/submit/form", "", "", Who::Authenticated, 403),
     ("GET", "/ui/live", "", "", Who::Authenticated, 403),
     ("GET", "/ui/assets/{file}", "/ui/assets/muster.css", "", Who::All, 403),
+    ("GET", "/ui/{*path}", "/ui/none", "", Who::Authenticated, 403),
 ];
 
 /// A path of the resource API that is no resource: in the router, as requested, callers permitted to GET, and callers

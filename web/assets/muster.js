@@ -65,47 +65,133 @@ function live() {
   };
   source.addEventListener("changed", update);
   source.onopen = () => { state.textContent = "live"; state.classList.remove("off"); };
-  source.onerror = () => { state.textContent = "reconnecting"; state.classList.add("off"); };
+  source.onerror = () => { state.textContent = "server away, trying again"; state.classList.add("off"); };
   const ages = setInterval(update, 15000); // ages grow without events
   leaving.signal.addEventListener("abort", () => { source.close(); clearInterval(ages); });
 }
 
-// Times in the reader's own words and zone.
+// The exact time in the reader's own words and zone, for the pointer.
 function times() {
   for (const time of document.querySelectorAll("time[datetime]")) {
     const at = new Date(time.dateTime);
-    const words = isNaN(at) ? "" : at.toLocaleTimeString();
-    if (words && time.textContent !== words) { time.title = at.toString(); time.textContent = words; }
+    if (!isNaN(at)) time.title = at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
   }
 }
 
-let following = null;
+// A log's line as a terminal shows it: colours as classes, the last form of a line that was
+// written again. The appearance lasts beyond the end of a line.
+const LINE_MAX = 4000;
+function terminal() {
+  let on = { fg: null, bg: null, bold: false, faint: false };
+  const set = (parameters) => {
+    const numbers = parameters.split(/[;:]/).map((n) => Number(n) || 0);
+    for (let i = 0; i < numbers.length; i++) {
+      const n = numbers[i];
+      if (n === 0) on = { fg: null, bg: null, bold: false, faint: false };
+      else if (n === 1) on.bold = true;
+      else if (n === 2) on.faint = true;
+      else if (n === 22) on.bold = on.faint = false;
+      else if (n >= 30 && n <= 37) on.fg = n - 30;
+      else if (n >= 90 && n <= 97) on.fg = n - 82;
+      else if (n >= 40 && n <= 47) on.bg = n - 40;
+      else if (n >= 100 && n <= 107) on.bg = n - 92;
+      else if (n === 39) on.fg = null;
+      else if (n === 49) on.bg = null;
+      else if (n === 38 || n === 48) {
+        const colour = numbers[i + 1] === 5 && numbers[i + 2] < 16 ? numbers[i + 2] : null;
+        if (n === 38) on.fg = colour; else on.bg = colour;
+        i += numbers[i + 1] === 2 ? 4 : 2;
+      }
+    }
+  };
+  return (line, into) => {
+    const stamp = /^(\d{4}-\d\d-\d\dT[0-9:.]+Z) /.exec(into.dataset.times ? line : "");
+    if (stamp) {
+      const at = document.createElement("span");
+      at.className = "at";
+      at.textContent = stamp[1] + " ";
+      into.append(at);
+      line = line.slice(stamp[0].length);
+    }
+    let done = [];
+    for (const [, csi, end, text] of line.matchAll(/\x1b(?:\[([0-?]*[ -\/]*)([@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)|([^\x1b]+)/g)) {
+      if (end === "m") set(csi);
+      if (text === undefined) continue;
+      const parts = text.replace(/\r+$/, "").split("\r");
+      if (parts.length > 1) done = [];
+      const words = parts[parts.length - 1].replace(/[\x00-\x08\x0b-\x1f\x7f-\x9f]/g, "");
+      if (!words) continue;
+      const names = [on.fg !== null ? "fg" + on.fg : "", on.bg !== null ? "bg" + on.bg : "", on.bold ? "bold" : "", on.faint ? "faint" : ""];
+      done.push([names.filter(Boolean).join(" "), words]);
+    }
+    let left = LINE_MAX;
+    for (const [names, words] of done) {
+      const shown = words.slice(0, left);
+      left -= shown.length;
+      if (!names) { into.append(shown); continue; }
+      const span = document.createElement("span");
+      span.className = names;
+      span.textContent = shown;
+      into.append(span);
+    }
+    into.append("\n");
+  };
+}
 
-// Streams a log into its box, staying at the end while the reader is there.
+let following = null;
+const SHOWN_NODES = 20000;
+
+// Streams a log into its box, staying at the end while the reader is there. When the
+// container starts again, the page names another run, and its log follows below.
 async function followLog() {
+  const frame = document.getElementById("log");
   const box = document.getElementById("log-text");
-  if (!box || following === box.dataset.log) return;
-  following = box.dataset.log;
-  const { signal } = leaving;
+  const asked = frame && frame.dataset.log + " " + frame.dataset.run;
+  if (!box || !frame) {
+    following?.stop.abort(); // the job has ended, and the page has its whole log
+    following = null;
+    return;
+  }
+  if (following && following.asked === asked) return;
+  const again = following && following.log === frame.dataset.log;
+  following?.stop.abort();
+  const mine = { asked, log: frame.dataset.log, stop: new AbortController() };
+  following = mine;
+  const signal = AbortSignal.any([leaving.signal, mine.stop.signal]);
+  if (frame.dataset.log.includes("timestamps=true")) box.dataset.times = "on";
+  let started = false;
   while (!signal.aborted) {
     try {
-      const answer = await fetch(box.dataset.log + "&follow=true", { signal });
+      const answer = await fetch(frame.dataset.log + "&follow=true", { signal });
       if (answer.ok) {
-        box.textContent = "";
+        if (again && !started) {
+          const line = document.createElement("span");
+          line.className = "restart";
+          line.textContent = "─── the container started again ───\n";
+          box.append(line);
+        } else {
+          box.textContent = "";
+        }
+        started = true;
+        const write = terminal();
         const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+        let rest = "";
         for (;;) {
           const { value, done } = await reader.read();
-          if (done) return;
           const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
-          box.append(value);
-          if (box.textContent.length > 2000000) box.textContent = box.textContent.slice(-1000000);
+          const lines = (rest + (value ?? "")).split("\n");
+          rest = done ? "" : lines.pop();
+          if (done && lines[lines.length - 1] === "") lines.pop();
+          for (const line of lines) write(line, box);
+          while (box.childNodes.length > SHOWN_NODES) box.firstChild.remove();
           if (atEnd) box.scrollTop = box.scrollHeight;
+          if (done) return;
         }
       }
       // An answer that is not read to its end would hold one of the browser's few
       // connections to us.
       await answer.body?.cancel();
-      if (answer.status !== 404 && answer.status !== 400 && answer.status !== 409 && answer.status !== 503) return;
+      if (![400, 404, 409, 503].includes(answer.status)) return;
     } catch { /* the server is away: try again */ }
     await new Promise((wake) => setTimeout(wake, 1500));
   }
@@ -116,9 +202,23 @@ addEventListener("submit", (event) => {
   if (question && !confirm(question)) event.preventDefault();
 });
 
+// Marks all rows of a table.
+addEventListener("change", (event) => {
+  if (!event.target.matches("[data-all]")) return;
+  for (const box of event.target.closest("table").querySelectorAll("tbody input[type=checkbox]")) {
+    box.checked = event.target.checked;
+  }
+});
+
 function begin() {
   leaving = new AbortController();
   following = null;
+  // The message is for once: a reload does not tell it again.
+  const address = new URL(location.href);
+  if (address.searchParams.has("flash")) {
+    address.searchParams.delete("flash");
+    history.replaceState(null, "", address);
+  }
   times();
   live();
   followLog();

@@ -7,12 +7,17 @@ mod board;
 #[cfg(test)]
 #[path = "../../resources/testing/documents.rs"]
 mod documents;
+mod failure;
 mod job_state;
+mod log_tail;
+mod log_text;
 mod people;
 mod problem;
 mod rest;
 mod routes;
 mod state;
+mod timeline;
+mod verdict;
 mod views;
 mod waiting;
 

@@ -125,6 +125,9 @@ pub const RESERVE_AFTER: &str = "muster.io/reserve-after";
 pub const USER_LIMIT: &str = "muster.io/user-limit";
 /// Annotation or label on a PodGroup or pod: the user it runs for.
 pub const USER: &str = "muster.io/user";
+/// The annotation by which a cancelled job names the user that cancelled it. A cancelled job is suspended; its record
+/// stays until somebody deletes it.
+pub const CANCELLED_BY: &str = "muster.io/cancelled-by";
 /// Annotation on a Queue, JSON of resource to quantity: the most that one team may hold in it.
 pub const TEAM_LIMIT: &str = "muster.io/team-limit";
 /// Annotation or label on a PodGroup or pod: the team it runs for.

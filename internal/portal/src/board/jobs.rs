@@ -1,17 +1,16 @@
 //! Jobs as the pages show them: rows, and the details of one job.
 
-use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use resources::span::human_duration;
-use resources::training::{self, TrainingKind};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::Board;
+use super::job_entry::JobFacts;
 use super::pods::PodRow;
-use crate::job_state::{PodProgress, owner_label, settled_sentence, state_of};
+use crate::verdict::rank_names;
 
 /// The display category of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -42,9 +41,21 @@ impl Tone {
 /// The tone of a job's or a pod's state.
 pub fn tone_of(state: &str) -> Tone {
     match state {
-        "Succeeded" | "Complete" | "SuccessCriteriaMet" => Tone::Good,
+        "Succeeded" | "Complete" | "SuccessCriteriaMet" | "Completed" => Tone::Good,
         "Running" | "Restarting" => Tone::Busy,
-        "Failed" | "FailureTarget" | "Unknown" => Tone::Bad,
+        "Failed"
+        | "FailureTarget"
+        | "Unknown"
+        | "CrashLoopBackOff"
+        | "ImagePullBackOff"
+        | "ErrImagePull"
+        | "CreateContainerConfigError"
+        | "StartError"
+        | "Evicted"
+        | "Error"
+        | "NodeLost"
+        | "NodeUnfit"
+        | "OOMKilled" => Tone::Bad,
         _ => Tone::Idle,
     }
 }
@@ -64,8 +75,10 @@ pub struct JobRow {
     pub state: String,
     /// The condition's display category.
     pub tone: Tone,
-    /// Its queue.
+    /// Its queue; empty for a kind that does not queue itself.
     pub queue: String,
+    /// The user that created it; empty if it is not recorded.
+    pub user: String,
     /// The number of desired replicas.
     pub wanted: i64,
     /// The number of running pods.
@@ -84,6 +97,31 @@ impl JobRow {
     /// The URL of the job's page.
     pub fn href(&self) -> String {
         format!("/ui/jobs/{}/{}/{}", self.namespace, self.plural, self.name)
+    }
+
+    /// The state in the pages' words: a job that is accepted and has no room yet waits.
+    pub fn label(&self) -> &str {
+        state_label(&self.state)
+    }
+
+    /// True if it has ended.
+    pub fn over(&self) -> bool {
+        matches!(self.tone, Tone::Good | Tone::Bad) && !self.goes_on()
+    }
+
+    /// True for the state of a pod that its node tries again.
+    fn goes_on(&self) -> bool {
+        self.kind == "Pod" && !matches!(self.state.as_str(), "Succeeded" | "Failed" | "Completed")
+    }
+}
+
+/// A state in the pages' words.
+pub fn state_label(state: &str) -> &str {
+    match state {
+        "Created" | "Pending" => "Waiting",
+        "Complete" | "SuccessCriteriaMet" | "Completed" => "Succeeded",
+        "FailureTarget" => "Failed",
+        other => other,
     }
 }
 
@@ -123,6 +161,9 @@ pub struct Replica {
     pub restarts: i32,
     /// Its exit code, if it ended.
     pub exit: String,
+    /// Changes with each start of its containers.
+    #[serde(skip)]
+    pub run: String,
 }
 
 /// A job's page.
@@ -138,272 +179,29 @@ pub struct JobDetail {
     pub replicas: Vec<Replica>,
     /// True if its owner suspended it.
     pub suspended: bool,
+    /// Who cancelled it; empty if nobody did.
+    pub cancelled_by: String,
     /// True if it has ended.
     pub over: bool,
-    /// The manifest, as YAML.
-    pub manifest: String,
-}
-
-/// The parts of a job that do not depend on its kind.
-struct JobFacts {
-    plural: &'static str,
-    kind: &'static str,
-    object: Value,
-}
-
-impl JobFacts {
-    fn text(&self, pointer: &str) -> &str {
-        self.object
-            .pointer(pointer)
-            .and_then(Value::as_str)
-            .unwrap_or("")
-    }
-
-    fn stamp(&self, pointer: &str) -> Option<Timestamp> {
-        self.text(pointer).parse().ok()
-    }
-
-    fn training(&self) -> Option<&'static TrainingKind> {
-        training::find(training::GROUP, self.kind)
-    }
-
-    fn owner_label(&self) -> &'static str {
-        owner_label(self.kind)
-    }
-
-    fn queue(&self) -> String {
-        let named = [
-            "/spec/runPolicy/schedulingPolicy/queue",
-            "/metadata/labels/scheduling.volcano.sh~1queue-name",
-            "/metadata/annotations/scheduling.volcano.sh~1queue-name",
-        ];
-        let found = named
-            .iter()
-            .map(|pointer| self.text(pointer))
-            .find(|name| !name.is_empty());
-        found.unwrap_or("default").to_string()
-    }
-
-    /// The desired replicas and the GPUs that each requests.
-    fn parts(&self) -> Vec<(i64, i64)> {
-        let gpus = |template: &Value| -> i64 {
-            let containers = template["spec"]["containers"].as_array();
-            let of = |container: &Value| {
-                let amount = &container["resources"]["limits"]["nvidia.com/gpu"];
-                amount
-                    .as_i64()
-                    .or_else(|| amount.as_str()?.parse().ok())
-                    .unwrap_or(0)
-            };
-            containers.into_iter().flatten().map(of).sum()
-        };
-        let spec = &self.object["spec"];
-        if let Some(kind) = self.training() {
-            let part = |replica: &Value| {
-                (
-                    replica["replicas"].as_i64().unwrap_or(1),
-                    gpus(&replica["template"]),
-                )
-            };
-            let specs = kind.replica_specs(&self.object);
-            return specs.map(|(_, replica)| part(replica)).collect();
-        }
-        let wanted = spec["parallelism"].as_i64().unwrap_or(1);
-        vec![(wanted, gpus(&spec["template"]))]
-    }
-
-    fn row(&self, pods: &[Arc<PodRow>], now: Timestamp) -> JobRow {
-        let state = state_of(&self.object["status"]);
-        let suspended = self.suspended() && !matches!(tone_of(&state), Tone::Good | Tone::Bad);
-        let state = if suspended {
-            "Suspended".to_string()
-        } else {
-            state
-        };
-        let parts = self.parts();
-        let created = self.stamp("/metadata/creationTimestamp");
-        let tone = tone_of(&state);
-        // The controllers set the start time when they accept a job, before its pods run.
-        let started = self
-            .stamp("/status/startTime")
-            .filter(|_| tone != Tone::Idle);
-        let ended = self.ended(&state).unwrap_or(now);
-        let lasted =
-            |from: Timestamp, to: Timestamp| human_duration(to.duration_since(from).as_secs());
-        let running = pods.iter().filter(|pod| pod.phase() == "Running").count();
-        JobRow {
-            plural: self.plural,
-            kind: self.kind,
-            namespace: self.text("/metadata/namespace").to_string(),
-            name: self.text("/metadata/name").to_string(),
-            tone,
-            state,
-            queue: self.queue(),
-            wanted: parts.iter().map(|(count, _)| count).sum(),
-            running,
-            gpus: parts.iter().map(|(count, gpus)| count * gpus).sum(),
-            created,
-            age: created.map(|from| lasted(from, now)).unwrap_or_default(),
-            duration: started.map(|from| lasted(from, ended)).unwrap_or_default(),
-        }
-    }
-
-    fn sentence(&self, pods: &[Arc<PodRow>]) -> String {
-        let status = &self.object["status"];
-        let pods: Vec<PodProgress<'_>> = pods
-            .iter()
-            .map(|pod| PodProgress {
-                name: pod.metadata.name.as_deref().unwrap_or_default(),
-                bound: pod.node.as_deref().is_some_and(|node| !node.is_empty()),
-                containers: &pod.containers,
-            })
-            .collect();
-        settled_sentence(&state_of(status), status, &pods)
-    }
-
-    /// When the job ended. A failed Job has no completion time; its condition has the time.
-    fn ended(&self, state: &str) -> Option<Timestamp> {
-        let conditions = self.object["status"]["conditions"].as_array();
-        let failed = conditions
-            .into_iter()
-            .flatten()
-            .rfind(|condition| condition["type"] == "Failed")
-            .filter(|_| state == "Failed")
-            .and_then(|condition| condition["lastTransitionTime"].as_str());
-        self.stamp("/status/completionTime")
-            .or_else(|| failed?.parse().ok())
-    }
-
-    fn suspended(&self) -> bool {
-        let pointer = if self.training().is_some() {
-            "/spec/runPolicy/suspend"
-        } else {
-            "/spec/suspend"
-        };
-        self.object
-            .pointer(pointer)
-            .and_then(Value::as_bool)
-            .unwrap_or(false)
-    }
-
-    fn steps(&self) -> Vec<ConditionRow> {
-        let conditions = self.object["status"]["conditions"].as_array();
-        let step = |condition: &Value| {
-            let text = |field: &str| condition[field].as_str().unwrap_or("").to_string();
-            let name = text("type");
-            ConditionRow {
-                holds: condition["status"] == "True",
-                tone: tone_of(&name),
-                at: text("lastTransitionTime"),
-                message: text("message"),
-                name,
-            }
-        };
-        conditions.into_iter().flatten().map(step).collect()
-    }
-}
-
-fn replica(rank: usize, pod: &PodRow) -> Replica {
-    let containers = &pod.containers;
-    let waiting = containers
-        .iter()
-        .find_map(|c| c.state.as_ref()?.waiting.as_ref()?.reason.clone());
-    let ended = containers
-        .iter()
-        .find_map(|c| c.state.as_ref()?.terminated.clone());
-    let state = if pod.metadata.deletion_timestamp.is_some() {
-        "Terminating".to_string()
-    } else {
-        let phase = pod.phase();
-        waiting
-            .or_else(|| pod.reason.clone())
-            .filter(|_| phase != "Running")
-            .unwrap_or_else(|| phase.to_string())
-    };
-    let exit = ended.map(|end| {
-        let reason = end
-            .reason
-            .filter(|reason| reason != "Completed")
-            .unwrap_or_default();
-        format!("{} {reason}", end.exit_code).trim().to_string()
-    });
-    Replica {
-        rank,
-        pod: pod.metadata.name.clone().unwrap_or_default(),
-        role: pod.label("training.kubeflow.org/replica-type").to_string(),
-        tone: tone_of(&state),
-        state,
-        node: pod.node.clone().unwrap_or_default(),
-        devices: pod.devices(),
-        restarts: containers.iter().map(|c| c.restart_count).sum(),
-        exit: exit.unwrap_or_default(),
-    }
+    /// The object without the fields that the API keeps for itself.
+    #[serde(skip)]
+    pub object: Value,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// When it began to run.
+    pub started: Option<Timestamp>,
+    /// When it ended.
+    pub ended: Option<Timestamp>,
 }
 
 impl Board {
-    /// The jobs that `sees` (API group, plural, namespace) permits the reader to see.
-    fn facts(&self, sees: impl Fn(&str, &str, &str) -> bool) -> Vec<JobFacts> {
-        let seen = |group: &str, plural: &str, namespace: &Option<String>| {
-            namespace
-                .as_deref()
-                .is_some_and(|namespace| sees(group, plural, namespace))
-        };
-        let training = self.training_jobs.iter().flat_map(|(kind, jobs)| {
-            let jobs = jobs.state().into_iter();
-            jobs.filter(|job| seen(training::GROUP, kind.plural, &job.metadata.namespace))
-                .map(|job| JobFacts {
-                    plural: kind.plural,
-                    kind: kind.kind,
-                    object: serde_json::to_value(&*job).unwrap_or_default(),
-                })
-        });
-        let plain = self.plain_jobs.state().into_iter();
-        let plain = plain
-            .filter(|job| seen("batch", "jobs", &job.metadata.namespace))
-            .map(|job| JobFacts {
-                plural: "jobs",
-                kind: "Job",
-                object: serde_json::to_value(&*job).unwrap_or_default(),
-            });
-        training.chain(plain).collect()
-    }
-
-    fn pods_of(&self, facts: &JobFacts) -> Vec<Arc<PodRow>> {
-        let name = facts.text("/metadata/name");
-        let namespace = facts.text("/metadata/namespace");
-        let mut pods: Vec<_> = self
-            .pods
-            .state()
-            .into_iter()
-            .filter(|pod| {
-                pod.metadata.namespace.as_deref() == Some(namespace)
-                    && pod.label(facts.owner_label()) == name
-            })
-            .collect();
-        let key = |pod: &PodRow| {
-            let index = pod
-                .label("training.kubeflow.org/replica-index")
-                .parse::<u64>();
-            let index = index.or_else(|_| {
-                pod.label("batch.kubernetes.io/job-completion-index")
-                    .parse()
-            });
-            let role = pod.label("training.kubeflow.org/replica-type").to_string();
-            (role, index.unwrap_or(u64::MAX), pod.metadata.name.clone())
-        };
-        pods.sort_by_key(|pod| key(pod));
-        pods
-    }
-
     /// All jobs that `sees` (API group, plural, namespace) permits the reader to see, newest first.
     pub fn jobs(&self, sees: impl Fn(&str, &str, &str) -> bool, now: Timestamp) -> Vec<JobRow> {
-        let facts = self.facts(sees);
-        let mut rows: Vec<JobRow> = facts
-            .iter()
-            .map(|facts| facts.row(&self.pods_of(facts), now))
-            .collect();
-        rows.sort_by_key(|row| (Reverse(row.created), row.name.clone()));
-        rows
+        let entries = self.entries(sees).into_iter();
+        entries
+            .filter(|entry| entry.is_job())
+            .map(|entry| entry.row(now))
+            .collect()
     }
 
     /// The details of one job.
@@ -415,64 +213,97 @@ impl Board {
         name: &str,
         now: Timestamp,
     ) -> Option<JobDetail> {
-        let facts = self.facts(sees).into_iter().find(|facts| {
-            facts.plural == plural
-                && facts.text("/metadata/name") == name
-                && facts.text("/metadata/namespace") == namespace
-        })?;
-        let pods = self.pods_of(&facts);
-        let row = facts.row(&pods, now);
-        let mut shown = facts.object.clone();
-        if let Some(metadata) = shown["metadata"].as_object_mut() {
-            metadata.remove("managedFields");
+        let entry = self.entry(namespace, plural, name)?;
+        if !sees(entry.group, plural, namespace) {
+            return None;
         }
+        let object = entry.source.value();
+        let facts = JobFacts::new(&entry, object);
+        let row = entry.row(now);
+        let steps = facts.steps();
+        let ranks = rank_names(facts.training(), &facts.object);
         Some(JobDetail {
-            sentence: facts.sentence(&pods),
-            steps: facts.steps(),
-            replicas: pods
-                .iter()
-                .enumerate()
-                .map(|(rank, pod)| replica(rank, pod))
-                .collect(),
+            sentence: facts.sentence(&entry.pods),
+            replicas: replicas(&entry.pods, &ranks),
             suspended: facts.suspended(),
-            over: matches!(row.tone, Tone::Good | Tone::Bad),
-            manifest: serde_norway::to_string(&shown).unwrap_or_default(),
+            cancelled_by: facts.cancelled_by().to_owned(),
+            over: row.over(),
+            created: row.created,
+            started: entry.started,
+            ended: entry.ended,
+            steps,
+            object: facts.object,
             row,
         })
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
+/// A job's replicas by rank: its pods, and the pods that ranks had.
+fn replicas(pods: &[Arc<PodRow>], ranks: &[String]) -> Vec<Replica> {
+    let name = |pod: &PodRow| pod.metadata.name.clone().unwrap_or_default();
+    if ranks.is_empty() {
+        let pods = pods.iter().enumerate();
+        return pods.map(|(rank, pod)| replica(rank, pod)).collect();
+    }
+    let by_name: BTreeMap<String, &Arc<PodRow>> = pods.iter().map(|pod| (name(pod), pod)).collect();
+    let of = |(rank, pod): (usize, &String)| match by_name.get(pod) {
+        Some(found) => replica(rank, found),
+        None => Replica::gone(rank, pod.clone()),
+    };
+    ranks.iter().enumerate().map(of).collect()
+}
 
-    use super::*;
+/// The state of a rank whose pod does not exist.
+pub const GONE: &str = "no pod";
 
-    #[test]
-    fn a_runtime_ends_with_the_job_and_begins_with_its_pods() {
-        let now: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
-        let start = "2026-01-01T00:00:00Z";
-        let condition = |name: &str, at: &str| json!([{"type": name, "status": "True", "lastTransitionTime": at}]);
-        let table = [
-            (json!({"startTime": start, "active": 1, "ready": 0}), ""),
-            (json!({"startTime": start, "active": 1, "ready": 1}), "60m"),
-            (
-                json!({"startTime": start, "conditions": condition("Failed", "2026-01-01T00:00:09Z")}),
-                "9s",
-            ),
-            (
-                json!({"startTime": start, "completionTime": "2026-01-01T00:00:07Z",
-                    "conditions": condition("Complete", "2026-01-01T00:00:09Z")}),
-                "7s",
-            ),
-        ];
-        for (status, duration) in table {
-            let facts = JobFacts {
-                plural: "jobs",
-                kind: "Job",
-                object: json!({"metadata": {"name": "j"}, "spec": {}, "status": status}),
-            };
-            assert_eq!(facts.row(&[], now).duration, duration, "{status}");
+impl Replica {
+    /// A rank whose pod does not exist now.
+    pub fn gone(rank: usize, pod: String) -> Replica {
+        Replica {
+            rank,
+            pod,
+            role: String::new(),
+            state: GONE.to_owned(),
+            tone: Tone::Idle,
+            node: String::new(),
+            devices: Vec::new(),
+            restarts: 0,
+            exit: String::new(),
+            run: String::new(),
         }
+    }
+}
+
+fn replica(rank: usize, pod: &PodRow) -> Replica {
+    let containers = &pod.containers;
+    let ended = containers
+        .iter()
+        .find_map(|c| c.state.as_ref()?.terminated.clone())
+        .or_else(|| {
+            let last = |c: &k8s_openapi::api::core::v1::ContainerStatus| {
+                c.last_state.as_ref()?.terminated.clone()
+            };
+            containers.iter().find_map(last)
+        });
+    let state = pod.state();
+    let exit = ended.map(|end| {
+        let reason = end
+            .reason
+            .filter(|reason| !["Completed", "Error"].contains(&reason.as_str()))
+            .unwrap_or_default();
+        format!("{} {reason}", end.exit_code).trim().to_string()
+    });
+    let restarts = containers.iter().map(|c| c.restart_count).sum();
+    Replica {
+        rank,
+        pod: pod.metadata.name.clone().unwrap_or_default(),
+        role: pod.label("training.kubeflow.org/replica-type").to_string(),
+        tone: tone_of(&state),
+        state,
+        node: pod.node.clone().unwrap_or_default(),
+        devices: pod.devices(),
+        restarts,
+        exit: exit.unwrap_or_default(),
+        run: format!("{}-{restarts}", pod.metadata.uid.as_deref().unwrap_or("")),
     }
 }

@@ -4,19 +4,21 @@
 //! that version.
 
 mod catching_up;
+mod job_entry;
 mod jobs;
 mod nodes;
 mod other_devices;
 mod picture;
 mod pods;
 mod queues;
+mod snapshot;
 
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt, TryStreamExt};
-use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
@@ -32,7 +34,8 @@ use tokio::sync::watch;
 use pods::PodRow;
 
 pub use catching_up::caught_up;
-pub use jobs::{JobDetail, JobRow, Tone};
+pub use job_entry::{CRON_JOBS, PODS};
+pub use jobs::{GONE, JobDetail, JobRow, Replica, Tone};
 pub use nodes::{ActiveAlert, ClusterTotals, NodeCard};
 pub use picture::Picture;
 pub use queues::QueueRow;
@@ -47,7 +50,9 @@ pub struct Board {
     nodes: Store<Node>,
     training_jobs: Arc<Vec<(&'static TrainingKind, Store<DynamicObject>)>>,
     plain_jobs: Store<Job>,
+    cron_jobs: Store<CronJob>,
     queues: Store<Queue>,
+    snapshot: Arc<Mutex<Arc<snapshot::Snapshot>>>,
     version: watch::Receiver<u64>,
 }
 
@@ -68,6 +73,8 @@ impl Board {
             nodes: follow(client, &bump),
             training_jobs: Arc::new(training_jobs),
             plain_jobs: follow(client, &bump),
+            cron_jobs: follow(client, &bump),
+            snapshot: Arc::default(),
             queues: follow(client, &bump),
             version,
         }

@@ -40,12 +40,15 @@ pub struct GpuSquare {
     pub holder: String,
     /// Its last reported activity, as text; empty if none was reported.
     pub load: String,
+    /// True if no pod can get it now because its node is away.
+    pub away: bool,
 }
 
 impl GpuSquare {
     /// The CSS class.
     pub fn class(&self) -> &'static str {
         match (self.healthy, self.holder.is_empty()) {
+            _ if self.away => "away",
             (false, _) => "bad",
             (true, false) => "busy",
             (true, true) => "free",
@@ -55,6 +58,7 @@ impl GpuSquare {
     /// The state as text, for tooltips and for readers that do not see colours.
     pub fn message(&self) -> String {
         let state = match (self.healthy, self.holder.as_str()) {
+            _ if self.away => "its node is away".to_string(),
             (false, _) => "unhealthy".to_string(),
             (true, "") => "free".to_string(),
             (true, holder) => format!("used by {holder}"),
@@ -191,8 +195,10 @@ pub struct ClusterTotals {
     pub nodes: usize,
     /// Allocated GPUs.
     pub gpus_used: usize,
-    /// Healthy GPUs.
+    /// Healthy GPUs of nodes that are there.
     pub gpus: usize,
+    /// Those of them that a pod could get: free, on nodes that take new work.
+    pub gpus_free: usize,
     /// Requested CPUs.
     pub cpu_used: f64,
     /// Allocatable CPUs.
@@ -206,13 +212,18 @@ impl ClusterTotals {
             cards
                 .iter()
                 .flat_map(|card| &card.gpus)
-                .filter(|gpu| gpu.healthy)
+                .filter(|gpu| gpu.healthy && !gpu.away)
         };
+        let open = cards.iter().filter(|card| card.tone == Tone::Good);
+        let free = open
+            .flat_map(|card| &card.gpus)
+            .filter(|gpu| gpu.class() == "free");
         ClusterTotals {
             nodes_ready: cards.iter().filter(|card| card.tone == Tone::Good).count(),
             nodes: cards.len(),
             gpus_used: gpus().filter(|gpu| !gpu.holder.is_empty()).count(),
             gpus: gpus().count(),
+            gpus_free: free.count(),
             cpu_used: cards.iter().map(|card| card.cpu_used).sum(),
             cpu_room: cards.iter().map(|card| card.cpu_room).sum(),
         }
@@ -377,6 +388,7 @@ fn card(node: &Node, used: &BTreeMap<String, Amounts>, holders: &DevicePods) -> 
         healthy: gpu.healthy,
         holder: holders.get(&gpu.id).cloned().unwrap_or_default(),
         load: doing(&gpu.id).map(GpuLoad::message).unwrap_or_default(),
+        away: tone == Tone::Bad,
     });
     NodeCard {
         status: word,
@@ -467,6 +479,7 @@ mod tests {
             healthy: true,
             holder: String::new(),
             load: String::new(),
+            away: false,
         };
         assert_eq!(
             (gpu.class(), gpu.message().as_str()),
@@ -476,5 +489,8 @@ mod tests {
         assert_eq!(gpu.class(), "busy");
         gpu.healthy = false;
         assert!(gpu.message().ends_with("unhealthy"));
+        gpu.away = true;
+        assert_eq!(gpu.class(), "away");
+        assert!(gpu.message().ends_with("its node is away"));
     }
 }

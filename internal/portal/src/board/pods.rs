@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::{Metadata, NamespaceResourceScope, Resource};
 use resources::amounts::{Amounts, pod_requests};
 use resources::names;
@@ -14,7 +14,7 @@ use serde::Deserialize;
 /// A pod for the pages.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "Wire")]
-pub(super) struct PodRow {
+pub struct PodRow {
     /// Without owners and finalizers, and of the annotations only the allocated devices.
     pub(super) metadata: ObjectMeta,
     pub(super) node: Option<String>,
@@ -23,9 +23,43 @@ pub(super) struct PodRow {
     pub(super) phase: Option<String>,
     pub(super) reason: Option<String>,
     pub(super) containers: Vec<ContainerStatus>,
+    /// The user that created it; empty if it is not recorded.
+    pub(super) user: String,
+    /// The GPUs that it requests.
+    pub(super) gpus: i64,
+    /// When its node accepted it.
+    pub(super) started: Option<Time>,
 }
 
 impl PodRow {
+    /// Its phase, or a more specific reason.
+    pub(super) fn state(&self) -> String {
+        if self.metadata.deletion_timestamp.is_some() {
+            return "Terminating".to_owned();
+        }
+        let phase = self.phase();
+        let states = self.containers.iter().filter_map(|c| c.state.as_ref());
+        let mut waiting = states.filter_map(|state| state.waiting.as_ref()?.reason.clone());
+        let waiting = waiting.next();
+        // A container that is restarted again and again belongs to a running pod.
+        let loops = waiting.clone().filter(|reason| reason.ends_with("BackOff"));
+        loops
+            .or_else(|| {
+                waiting
+                    .or_else(|| self.reason.clone())
+                    .filter(|_| phase != "Running")
+            })
+            .unwrap_or_else(|| phase.to_owned())
+    }
+
+    /// The queue in which it waits without a gang.
+    pub(super) fn queue(&self) -> String {
+        match self.label(names::QUEUE_NAME) {
+            "" => names::DEFAULT_QUEUE.to_owned(),
+            queue => queue.to_owned(),
+        }
+    }
+
     pub(super) fn phase(&self) -> &str {
         self.phase.as_deref().unwrap_or("Pending")
     }
@@ -105,11 +139,22 @@ struct WireContainer {
 struct WireStatus {
     phase: Option<String>,
     reason: Option<String>,
+    start_time: Option<Time>,
     #[serde(default)]
     container_statuses: Vec<ContainerStatus>,
 }
 
 impl WireSpec {
+    /// The GPUs in its containers' limits.
+    fn gpus(&self) -> i64 {
+        let of = |container: &WireContainer| -> Option<i64> {
+            let limits = container.resources.as_ref()?.limits.as_ref()?;
+            limits.get(names::NVIDIA_GPU)?.0.parse().ok()
+        };
+        let all = self.containers.iter().filter_map(of);
+        all.fold(0, i64::saturating_add)
+    }
+
     fn requests(self) -> Amounts {
         let container = |one: WireContainer| Container {
             resources: one.resources,
@@ -130,10 +175,12 @@ impl WireSpec {
 impl From<Wire> for PodRow {
     fn from(mut wire: Wire) -> PodRow {
         let meta = wire.metadata;
-        let devices = meta.annotations.and_then(|mut all| {
-            let (name, chosen) = all.remove_entry(names::DEVICES)?;
-            Some(BTreeMap::from([(name, chosen)]))
-        });
+        let mut annotations = meta.annotations.unwrap_or_default();
+        let user = annotations.remove(names::USER).unwrap_or_default();
+        let devices = annotations
+            .remove_entry(names::DEVICES)
+            .map(|(name, chosen)| BTreeMap::from([(name, chosen)]));
+        let gpus = wire.spec.gpus();
         let node = wire.spec.node_name.take().filter(|node| !node.is_empty());
         PodRow {
             requests: match &node {
@@ -146,6 +193,7 @@ impl From<Wire> for PodRow {
                 uid: meta.uid,
                 resource_version: meta.resource_version,
                 labels: meta.labels,
+                creation_timestamp: meta.creation_timestamp,
                 deletion_timestamp: meta.deletion_timestamp,
                 annotations: devices,
                 ..ObjectMeta::default()
@@ -154,6 +202,9 @@ impl From<Wire> for PodRow {
             phase: wire.status.phase,
             reason: wire.status.reason,
             containers: wire.status.container_statuses,
+            user,
+            gpus,
+            started: wire.status.start_time,
         }
     }
 }

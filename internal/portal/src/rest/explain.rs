@@ -12,6 +12,7 @@ use resources::report::{PlacementReport, preemptable_words};
 use resources::training;
 use serde_json::{Value, json};
 
+use crate::failure;
 use crate::job_state::{PodProgress, blocked_sentence, owner_label, settled_sentence, state_of};
 use crate::problem::Problem;
 use crate::state::{Portal, SignedIn};
@@ -39,6 +40,15 @@ pub async fn explain(
         if let Some(report) = (portal.hooks.explain)(&namespace, pod) {
             return Ok(Json(answer(&portal, &caller, &state, &report).await));
         }
+    }
+    if state == "Failed"
+        && let Some(failure) = failure::of_object(&portal, &caller, kind.training(), &job).await
+    {
+        return Ok(Json(json!({
+            "state": state, "sentence": failure.sentence, "blocked": false,
+            "pod": failure.pod.pod, "rank": failure.pod.rank,
+            "exitCode": failure.pod.exit_code, "attempts": failure.pod.attempts,
+        })));
     }
     let pods: Vec<PodProgress<'_>> = pods.iter().map(PodProgress::of).collect();
     Ok(Json(json!({

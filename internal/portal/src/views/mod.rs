@@ -2,7 +2,9 @@
 //! server-sent events, usable without scripts.
 
 mod account;
+mod again;
 mod assets;
+mod flash;
 mod job;
 mod jobs;
 mod live;
@@ -12,6 +14,7 @@ mod sign_in;
 mod submit;
 mod usage;
 mod users;
+mod when;
 
 use askama::Template;
 use axum::extract::FromRequestParts;
@@ -54,6 +57,7 @@ pub fn routes(routes: Routes) -> Routes {
         .post("/ui/submit/form", submit::from_form)
         .get("/ui/live", live::changes)
         .get("/ui/assets/{file}", assets::asset)
+        .get("/ui/{*path}", missing)
 }
 
 /// The content of every page's frame.
@@ -63,6 +67,14 @@ pub struct PageFrame {
     live: bool,
     /// True for an administrator, whose pages link to the page of users.
     administers: bool,
+    /// The message about the action before.
+    flash: Option<FlashLine>,
+}
+
+/// A message above a page, with what takes its action back: the address and the name of it.
+struct FlashLine {
+    words: &'static str,
+    undo: Option<(String, &'static str)>,
 }
 
 impl PageFrame {
@@ -72,7 +84,19 @@ impl PageFrame {
             here,
             live: true,
             administers: caller.is_in(UserRole::Admin.group()),
+            flash: None,
         }
+    }
+
+    /// With the message about the action before. `base` is the address of what the action changed.
+    fn flash(mut self, query: &flash::FlashQuery, base: &str) -> PageFrame {
+        self.flash = query.message().map(|flash| FlashLine {
+            words: flash.words,
+            undo: flash
+                .undo
+                .map(|(action, words)| (format!("{base}/{action}"), words)),
+        });
+        self
     }
 
     fn still(caller: &Caller, here: &'static str) -> PageFrame {
@@ -158,6 +182,16 @@ struct MessagePage<'a> {
     frame: PageFrame,
     title: &'a str,
     detail: &'a str,
+}
+
+/// The page for an address that is none.
+async fn missing(PageCaller(caller): PageCaller, uri: axum::http::Uri) -> Response {
+    let detail = format!(
+        "There is no page {:?}. The pages are in the bar beside this text.",
+        uri.path()
+    );
+    let problem = Problem::new(StatusCode::NOT_FOUND, "not-found", detail);
+    message(&caller, "", &problem)
 }
 
 /// A page with the reason of a failure.

@@ -3,7 +3,7 @@
 
 use askama::Template;
 use axum::Form;
-use axum::extract::State;
+use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
@@ -12,7 +12,7 @@ use resources::registry::{self, Kind};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{PageCaller, PageFrame, page};
+use super::{PageCaller, PageFrame, again, page};
 use crate::state::{Portal, UnreadableManifests};
 
 const FIELD_MANAGER: &str = "muster-ui";
@@ -147,14 +147,33 @@ enum SubmitError {
     Answer(String),
 }
 
+/// The job that the editor begins with.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub struct StartingPoint {
+    /// As `NAMESPACE/PLURAL/NAME`; none if empty.
+    from: String,
+}
+
 /// The page.
-pub async fn blank(State(portal): State<Portal>, PageCaller(caller): PageCaller) -> Response {
-    page(&shown(
-        &portal,
-        &caller,
-        SubmitForm::default(),
-        String::new(),
-    ))
+pub async fn blank(
+    State(portal): State<Portal>,
+    PageCaller(caller): PageCaller,
+    Query(start): Query<StartingPoint>,
+) -> Response {
+    let mut blank = shown(&portal, &caller, SubmitForm::default(), String::new());
+    if start.from.is_empty() {
+        return page(&blank);
+    }
+    match again::manifest(&portal, &caller, &start.from).await {
+        Ok(yaml) => {
+            let note = "This is the job's manifest under a new name. Change what you like, check it, and submit it.";
+            blank.notes.push(note.to_owned());
+            blank.yaml = yaml;
+        }
+        Err(problem) => blank.problems.push(problem.detail().to_owned()),
+    }
+    page(&blank)
 }
 
 /// Writes the form's job into the editor.

@@ -1,0 +1,170 @@
+//! All jobs with their pods, put together once for each version of the board. With 10,000 jobs a page then costs what it
+//! shows. Entries of objects that did not change are kept from one version to the next.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use resources::names;
+use resources::training;
+
+use super::Board;
+use super::job_entry::{JobEntry, Source};
+use super::pods::PodRow;
+
+/// Namespace, whether the job is one of `batch`, and its name.
+type JobKey = (String, bool, String);
+
+/// Namespace, plural and name.
+type EntryKey = (String, &'static str, String);
+
+/// The jobs at one version of the board.
+#[derive(Default)]
+pub struct Snapshot {
+    version: u64,
+    /// Newest first.
+    entries: Vec<Arc<JobEntry>>,
+    by_name: HashMap<EntryKey, Arc<JobEntry>>,
+}
+
+/// The job that a pod is part of, by its labels.
+fn job_of(pod: &PodRow) -> Option<JobKey> {
+    let namespace = pod.metadata.namespace.clone()?;
+    match (pod.label(names::JOB_NAME), pod.label(names::BATCH_JOB_NAME)) {
+        ("", "") => None,
+        ("", job) => Some((namespace, true, job.to_owned())),
+        (job, _) => Some((namespace, false, job.to_owned())),
+    }
+}
+
+/// The place of a pod among its job's pods: its role's place in the order of ranks, then its index.
+fn place(pod: &PodRow) -> (Option<training::ReplicaType>, u64, Option<String>) {
+    let role = pod.label(names::REPLICA_TYPE);
+    let mut roles = training::ALL.iter().flat_map(|kind| kind.roles);
+    let role = roles.find(|known| known.lower() == role).copied();
+    let index = pod.label(names::REPLICA_INDEX).parse();
+    let index = index.or_else(|_| pod.label(names::COMPLETION_INDEX).parse());
+    (role, index.unwrap_or(u64::MAX), pod.metadata.name.clone())
+}
+
+impl Snapshot {
+    fn of(board: &Board, version: u64, before: &Snapshot) -> Snapshot {
+        let mut pods: HashMap<JobKey, Vec<Arc<PodRow>>> = HashMap::new();
+        let mut alone = Vec::new();
+        for pod in board.pods.state() {
+            match job_of(&pod) {
+                Some(job) => pods.entry(job).or_default().push(pod),
+                None => alone.push(pod),
+            }
+        }
+        for pods in pods.values_mut() {
+            pods.sort_by_cached_key(|pod| place(pod));
+        }
+        let trained = board.training_jobs.iter().flat_map(|(kind, jobs)| {
+            let jobs = jobs.state().into_iter();
+            jobs.map(|job| {
+                let key = (job.metadata.namespace.clone(), job.metadata.name.clone());
+                (key, false, Source::Training(kind, job))
+            })
+        });
+        let plain = board.plain_jobs.state().into_iter().map(|job| {
+            let key = (job.metadata.namespace.clone(), job.metadata.name.clone());
+            (key, true, Source::Plain(job))
+        });
+        let mut entries = Vec::new();
+        let mut kept = |source: Source, key: EntryKey, pods: Vec<Arc<PodRow>>| {
+            let known = before.by_name.get(&key);
+            let known = known.filter(|known| known.source.address() == source.address());
+            let same = |known: &&Arc<JobEntry>| {
+                known.pods.len() == pods.len()
+                    && known.pods.iter().zip(&pods).all(|(a, b)| Arc::ptr_eq(a, b))
+            };
+            let entry = match known {
+                Some(known) if same(&known) => known.clone(),
+                Some(known) => Arc::new(known.with_pods(pods)),
+                None => Arc::new(JobEntry::read(source, pods)),
+            };
+            entries.push((key, entry));
+        };
+        for ((namespace, name), batch, source) in trained.chain(plain) {
+            let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
+            let plural = match &source {
+                Source::Training(kind, _) => kind.plural,
+                _ => "jobs",
+            };
+            let own = pods.remove(&(namespace.clone(), batch, name.clone()));
+            kept(source, (namespace, plural, name), own.unwrap_or_default());
+        }
+        for cron in board.cron_jobs.state() {
+            let meta = &cron.metadata;
+            let (namespace, name) = (meta.namespace.clone(), meta.name.clone());
+            let key = (
+                namespace.unwrap_or_default(),
+                super::job_entry::CRON_JOBS,
+                name.unwrap_or_default(),
+            );
+            kept(Source::Cron(cron), key, Vec::new());
+        }
+        // A pod whose job is gone is shown by itself.
+        for pod in alone.into_iter().chain(pods.into_values().flatten()) {
+            let (namespace, name) = (pod.metadata.namespace.clone(), pod.metadata.name.clone());
+            let key = (
+                namespace.unwrap_or_default(),
+                super::job_entry::PODS,
+                name.unwrap_or_default(),
+            );
+            kept(Source::Pod(pod.clone()), key, vec![pod]);
+        }
+        let by_name = entries.iter().cloned().collect();
+        let mut entries: Vec<Arc<JobEntry>> = entries.into_iter().map(|(_, entry)| entry).collect();
+        entries.sort_by(|a, b| {
+            let key = |entry: &JobEntry| Reverse(entry.base().created);
+            let name = |entry: &JobEntry| entry.base().name.clone();
+            key(a).cmp(&key(b)).then_with(|| name(a).cmp(&name(b)))
+        });
+        Snapshot {
+            version,
+            entries,
+            by_name,
+        }
+    }
+}
+
+impl Board {
+    fn snapshot(&self) -> Arc<Snapshot> {
+        let version = *self.version.borrow();
+        let mut held = self.snapshot.lock();
+        if held.version != version || held.entries.is_empty() {
+            *held = Arc::new(Snapshot::of(self, version, &held));
+        }
+        held.clone()
+    }
+
+    /// The jobs, CronJobs and pods without a job that `sees` (API group, plural, namespace) permits the reader to see,
+    /// newest first. `sees` is called once for each kind and namespace.
+    pub fn entries(&self, sees: impl Fn(&str, &str, &str) -> bool) -> Vec<Arc<JobEntry>> {
+        let snapshot = self.snapshot();
+        let mut seen: BTreeMap<(&str, &str), bool> = BTreeMap::new();
+        let mut shown = Vec::new();
+        for entry in &snapshot.entries {
+            let row = entry.base();
+            let key = (row.plural, row.namespace.as_str());
+            let sees = || sees(entry.group, row.plural, &row.namespace);
+            if *seen.entry(key).or_insert_with(sees) {
+                shown.push(entry.clone());
+            }
+        }
+        shown
+    }
+
+    /// One of them, whoever may see it.
+    pub(super) fn entry(&self, namespace: &str, plural: &str, name: &str) -> Option<Arc<JobEntry>> {
+        let snapshot = self.snapshot();
+        let mut all = snapshot.entries.iter();
+        let found = all.find(|entry| {
+            let row = entry.base();
+            row.plural == plural && row.name == name && row.namespace == namespace
+        });
+        found.cloned()
+    }
+}

@@ -1,0 +1,98 @@
+//! The message after an action. A redirect names it by a word of this list, so that an address cannot put other words on
+//! a page.
+
+use serde::Deserialize;
+
+/// The query's part that names a message.
+#[derive(Deserialize, Default, Clone, Debug)]
+#[serde(default)]
+pub struct FlashQuery {
+    flash: String,
+}
+
+/// A message above a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flash {
+    /// The sentence.
+    pub words: &'static str,
+    /// The action, below the page's own address, that takes it back, and its name.
+    pub undo: Option<(&'static str, &'static str)>,
+}
+
+/// Word, sentence, and how to take it back.
+type Known = (
+    &'static str,
+    &'static str,
+    Option<(&'static str, &'static str)>,
+);
+
+const KNOWN: [Known; 10] = [
+    (
+        "suspended",
+        "The job is suspended: its pods end, and it keeps its record.",
+        Some(("resume", "Resume it")),
+    ),
+    (
+        "resumed",
+        "The job is resumed and waits in its queue.",
+        None,
+    ),
+    (
+        "cancelled",
+        "The job is cancelled: its pods end, and its record stays.",
+        Some(("resume", "Start it again")),
+    ),
+    (
+        "deleted",
+        "The job is deleted, with its pods and its record.",
+        None,
+    ),
+    ("submitted", "The manifests are submitted.", None),
+    (
+        "cordoned",
+        "The node takes no new work.",
+        Some(("uncordon", "Uncordon it")),
+    ),
+    ("uncordoned", "The node takes new work again.", None),
+    (
+        "drained",
+        "The node takes no new work, and its pods are asked to end.",
+        None,
+    ),
+    (
+        "draining",
+        "Some pods stay: a disruption budget holds them, or nothing would create them again. Drain the node again later.",
+        None,
+    ),
+    ("labelled", "The node's labels are changed.", None),
+];
+
+impl FlashQuery {
+    /// The message that the query names.
+    pub fn message(&self) -> Option<Flash> {
+        let found = KNOWN.iter().find(|(word, _, _)| *word == self.flash)?;
+        Some(Flash {
+            words: found.1,
+            undo: found.2,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_puts_only_known_words_on_a_page() {
+        let of = |flash: &str| {
+            FlashQuery {
+                flash: flash.to_owned(),
+            }
+            .message()
+        };
+        assert!(of("cancelled").unwrap().undo.is_some());
+        for other in ["", "Cancelled", "<script>", "cancelled "] {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Suspends, resumes, cancels and deletes jobs. A cancelled job keeps its record; a deletion is confirmed by the name.
+
+use axum::Form;
+use axum::extract::{FromRequest, Path, Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect, Response};
+use kube::api::{DeleteParams, Patch, PatchParams};
+use resources::access::Caller;
+use resources::names::CANCELLED_BY;
+use resources::registry::Kind;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::super::{PageCaller, message};
+use super::page_kind;
+use crate::board::PODS;
+use crate::problem::Problem;
+use crate::rest::explain::api_of;
+use crate::state::Portal;
+
+/// The path of an action.
+#[derive(Deserialize)]
+pub struct JobActions {
+    namespace: String,
+    kind: String,
+    name: String,
+    action: String,
+}
+
+/// What the reader typed to confirm.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub struct Confirmation {
+    confirm: String,
+}
+
+/// Answers `POST`.
+pub async fn act(
+    State(portal): State<Portal>,
+    PageCaller(caller): PageCaller,
+    Path(path): Path<JobActions>,
+    request: Request,
+) -> Response {
+    // A button without fields sends no form.
+    let form = Form::<Confirmation>::from_request(request, &()).await;
+    let confirmation = form.map(|Form(form)| form).unwrap_or_default();
+    let JobActions {
+        namespace,
+        kind,
+        name,
+        action,
+    } = &path;
+    if action == "delete" && confirmation.confirm != *name {
+        let detail = format!(
+            "confirm: Invalid value: {:?}: type the job's name, {name:?}, to delete it",
+            confirmation.confirm
+        );
+        return message(&caller, "jobs", &Problem::invalid(detail));
+    }
+    match carry_out(&portal, &caller, namespace, kind, name, action).await {
+        Ok(done) => {
+            let page = match action.as_str() {
+                "delete" => "/ui/jobs".to_owned(),
+                _ => format!("/ui/jobs/{namespace}/{kind}/{name}"),
+            };
+            Redirect::to(&format!("{page}?flash={done}")).into_response()
+        }
+        Err(problem) => message(&caller, "jobs", &problem),
+    }
+}
+
+/// The change that suspends a job or starts it again; `by` names who cancels it.
+fn suspension(kind: &Kind, on: bool, by: Option<&str>) -> Value {
+    let spec = match kind.training() {
+        Some(_) => json!({"runPolicy": {"suspend": on}}),
+        None => json!({"suspend": on}),
+    };
+    json!({"metadata": {"annotations": {CANCELLED_BY: by}}, "spec": spec})
+}
+
+/// Carries out one action as the caller; the answer names the message that tells of it.
+pub async fn carry_out(
+    portal: &Portal,
+    caller: &Caller,
+    namespace: &str,
+    plural: &str,
+    name: &str,
+    action: &str,
+) -> Result<&'static str, Problem> {
+    let kind = page_kind(plural)?;
+    let api = api_of(portal.client(caller), namespace, kind);
+    if action == "delete" {
+        api.delete(name, &DeleteParams::background()).await?;
+        return Ok("deleted");
+    }
+    let (on, by, done) = match action {
+        "suspend" => (true, None, "suspended"),
+        "resume" => (false, None, "resumed"),
+        "cancel" => (true, Some(caller.user.as_str()), "cancelled"),
+        other => {
+            return Err(Problem::invalid(format!(
+                "action: Invalid value: {other:?}: use suspend, resume, cancel or delete"
+            )));
+        }
+    };
+    if plural == PODS {
+        let detail = format!("pod {name:?} has no job that could {action} it; delete the pod");
+        return Err(Problem::new(StatusCode::CONFLICT, "conflict", detail));
+    }
+    let job = api.get(name).await?;
+    if ended(&job.data["status"]) {
+        let detail = format!("job {name:?} has ended; there is nothing to {action}");
+        return Err(Problem::new(StatusCode::CONFLICT, "conflict", detail));
+    }
+    let change = Patch::Merge(suspension(kind, on, by));
+    api.patch(name, &PatchParams::default(), &change).await?;
+    Ok(done)
+}
+
+fn ended(status: &Value) -> bool {
+    let conditions = status["conditions"].as_array();
+    let mut all = conditions.into_iter().flatten();
+    all.any(|condition| {
+        let kind = condition["type"].as_str().unwrap_or("");
+        condition["status"] == "True" && ["Succeeded", "Complete", "Failed"].contains(&kind)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use resources::registry;
+
+    use super::*;
+
+    #[test]
+    fn a_cancelled_job_is_suspended_where_its_kind_says_so() {
+        let of = |group: &str, plural: &str| registry::find(group, "v1", plural).unwrap();
+        let trained = suspension(of("kubeflow.org", "pytorchjobs"), true, Some("ann"));
+        assert_eq!(trained["spec"]["runPolicy"]["suspend"], true);
+        assert_eq!(trained["metadata"]["annotations"][CANCELLED_BY], "ann");
+        let plain = suspension(of("batch", "jobs"), false, None);
+        assert_eq!(plain["spec"]["suspend"], false);
+        // A merge patch removes the annotation of a job that is started again.
+        assert!(plain["metadata"]["annotations"][CANCELLED_BY].is_null());
+    }
+
+    #[test]
+    fn a_job_that_has_ended_has_nothing_to_cancel() {
+        let with =
+            |kind: &str, status: &str| json!({"conditions": [{"type": kind, "status": status}]});
+        assert!(ended(&with("Complete", "True")) && ended(&with("Failed", "True")));
+        assert!(!ended(&with("Running", "True")) && !ended(&json!({})));
+    }
+}
