@@ -21,7 +21,7 @@ const UNFIT_MAX: u32 = 8;
 
 /// Explains one job, gang or pod.
 pub async fn explain(connection: &ServerConnection, subject: Subject) -> Result<CommandOutcome> {
-    let mut among = kinds::job_kinds();
+    let mut among = kinds::waiting_kinds();
     for word in ["pods", "podgroups"] {
         among.push(kinds::kind(word)?);
     }

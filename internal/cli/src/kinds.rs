@@ -96,6 +96,13 @@ pub fn job_kinds() -> Vec<&'static Kind> {
         .collect()
 }
 
+/// The kinds whose objects wait as gangs of their own: jobs and RayClusters.
+pub fn waiting_kinds() -> Vec<&'static Kind> {
+    let mut kinds = job_kinds();
+    kinds.extend(kind("rayclusters"));
+    kinds
+}
+
 /// Finds a job by `KIND/NAME` or by its bare name.
 pub async fn find_job(
     connection: &ServerConnection,
@@ -188,7 +195,7 @@ pub async fn waits_with(
     kind: &'static Kind,
     object: &DynamicObject,
 ) -> Result<Option<(&'static Kind, String)>> {
-    let jobs = job_kinds();
+    let jobs = waiting_kinds();
     let name = object.metadata.name.clone().unwrap_or_default();
     if jobs.iter().any(|job| job.kind == kind.kind) {
         return Ok(Some((kind, name)));

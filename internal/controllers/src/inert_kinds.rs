@@ -31,10 +31,11 @@ pub(crate) fn spawn(ctx: &Context) -> Vec<ControlLoop> {
     let built_in = ctx.config.core_controllers;
     let notes = EventRecorder::new(ctx.client.clone(), "muster");
     let start = |kept: &'static InertKind| {
-        if built_in && kept.run_embedded {
-            return None;
-        }
-        let kind = kept.kind().filter(|kind| built_in || kind.is_custom())?;
+        let inert = |kind: &&Kind| match built_in {
+            true => !kept.embedded_runs,
+            false => kind.is_custom(),
+        };
+        let kind = kept.kind().filter(inert)?;
         let (of, notes) = (ctx.clone(), notes.clone());
         let run = move || run(of.clone(), notes.clone(), kept, kind);
         let name = "kinds that are not run";

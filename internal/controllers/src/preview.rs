@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
-use resources::kinds::{JAXJob, PaddleJob, PodGroup, PyTorchJob, TFJob, XGBoostJob};
+use resources::kinds::{JAXJob, PaddleJob, PodGroup, PyTorchJob, RayCluster, TFJob, XGBoostJob};
 use resources::names;
 use resources::report::PlacementReport;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use workloads::training::{self, Network, TrainingJob};
-use workloads::{Action, job};
+use workloads::{Action, job, ray};
 
 use crate::scheduling::ReportBoard;
 
@@ -56,6 +56,7 @@ fn wanted(object: &Value, now: Timestamp) -> Option<(Option<PodGroup>, Vec<Pod>)
         "XGBoostJob" => training::<XGBoostJob>(object, now)?,
         "PaddleJob" => training::<PaddleJob>(object, now)?,
         "JAXJob" => training::<JAXJob>(object, now)?,
+        "RayCluster" => ray(object, now)?,
         _ => return None,
     };
     let mut group = None;
@@ -90,6 +91,23 @@ fn training<K: TrainingJob + DeserializeOwned>(
     Some(training::reconcile(&observed, now).actions)
 }
 
+/// What the RayCluster controller would do first.
+fn ray(object: Value, now: Timestamp) -> Option<Vec<Action>> {
+    let cluster: RayCluster = serde_json::from_value(object).ok()?;
+    let observed = ray::ObservedRayCluster {
+        cluster: &cluster,
+        pods: &[],
+        pod_group: None,
+        services: &[],
+        taken_ports: &BTreeSet::new(),
+        // Ports do not influence placement.
+        network: &Network::PerPod,
+        scheduler_name: names::SCHEDULER,
+        room: workloads::PodRoom::default(),
+    };
+    Some(ray::reconcile(&observed, now).actions)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,6 +126,20 @@ mod tests {
         });
         let (group, pods) = wanted(&job, Timestamp::UNIX_EPOCH).unwrap();
         assert_eq!(group.unwrap().spec.min_member, Some(3));
+        assert_eq!(pods.len(), 3);
+    }
+
+    #[test]
+    fn a_ray_cluster_wants_its_group_its_head_and_its_workers() {
+        let template = json!({"spec": {"containers": [{"name": "c"}]}});
+        let cluster = json!({
+            "apiVersion": "ray.io/v1", "kind": "RayCluster",
+            "metadata": {"name": "r", "namespace": "n"},
+            "spec": {"headGroupSpec": {"template": template}, "workerGroupSpecs": [
+                {"groupName": "g", "replicas": 2, "minReplicas": 1, "template": template}]},
+        });
+        let (group, pods) = wanted(&cluster, Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(group.unwrap().spec.min_member, Some(2));
         assert_eq!(pods.len(), 3);
     }
 

@@ -9,15 +9,33 @@ use serde_json::Value;
 pub fn owner_label(kind: &str) -> &'static str {
     if training::find(training::GROUP, kind).is_some() {
         names::JOB_NAME
+    } else if kind == "RayCluster" {
+        names::RAY_CLUSTER
     } else {
         names::BATCH_JOB_NAME
     }
 }
 
-/// The last condition that is true. A Job has no condition before its end: without one, ready pods
+/// The conditions that only a RayCluster has.
+const OF_RAY: [&str; 2] = ["HeadPodReady", "RayClusterProvisioned"];
+
+/// The last condition that is true; of a RayCluster, what its `state` says. A Job has no condition before its end: without one, ready pods
 /// make it Running, and it is Pending otherwise.
 pub fn state_of(status: &Value) -> String {
     let conditions = status["conditions"].as_array();
+    let mut types = conditions.into_iter().flatten();
+    if types.any(|one| {
+        one["type"]
+            .as_str()
+            .is_some_and(|type_| OF_RAY.contains(&type_))
+    }) {
+        let state = match status["state"].as_str() {
+            Some("ready") => "Running",
+            Some("suspended") => "Suspended",
+            _ => "Pending",
+        };
+        return state.to_string();
+    }
     let holds = conditions
         .into_iter()
         .flatten()
@@ -116,6 +134,13 @@ mod tests {
         assert_eq!(state_of(&status), "Succeeded");
         assert_eq!(settled_sentence("Succeeded", &status, &[]), "done");
         assert_eq!(state_of(&json!({})), "Pending");
+        let ray = |state: &str| {
+            let ready = json!({"type": "HeadPodReady", "status": "True"});
+            state_of(&json!({"state": state, "conditions": [ready]}))
+        };
+        assert_eq!(ray("ready"), "Running");
+        assert_eq!(ray("suspended"), "Suspended");
+        assert_eq!(ray(""), "Pending");
         assert_eq!(state_of(&json!({"active": 1, "ready": 0})), "Pending");
         assert_eq!(state_of(&json!({"active": 1, "ready": 1})), "Running");
     }

@@ -1,4 +1,4 @@
-//! The kinds that Muster stores but does not run yet, and the status that their objects get, in each kind's own terms.
+//! The kinds that Muster stores but does not run yet, on one or both of its engines, and the status that their objects get, in each kind's own terms.
 //! Owns the texts; a controller writes them.
 
 use jiff::Timestamp;
@@ -22,8 +22,8 @@ pub struct InertKind {
     pub resource: (&'static str, &'static str, &'static str),
     /// What Muster does not do for the kind, and the alternative.
     pub message: &'static str,
-    /// Whether the embedded engine runs the kind, so that this holds in a Kubernetes cluster alone.
-    pub run_embedded: bool,
+    /// True if the embedded engine runs the kind, so that it is inert in a Kubernetes cluster only.
+    pub embedded_runs: bool,
     form: StatusForm,
 }
 
@@ -42,32 +42,32 @@ enum StatusForm {
 pub const ALL: [InertKind; 5] = [
     InertKind {
         resource: ("ray.io", "v1", "rayclusters"),
-        message: "Muster keeps RayClusters and does not run them yet: no head and no worker is made",
-        run_embedded: false,
+        message: "Muster keeps RayClusters and does not run them in a Kubernetes cluster yet: no head and no worker is made",
+        embedded_runs: true,
         form: StatusForm::Condition("RayClusterProvisioned"),
     },
     InertKind {
         resource: ("batch.volcano.sh", "v1alpha1", "jobs"),
         message: "Muster keeps Volcano Jobs in a Kubernetes cluster and does not run them yet: no pod is made. PyTorchJobs, and pods of a PodGroup, start as gangs now",
-        run_embedded: true,
+        embedded_runs: true,
         form: StatusForm::State,
     },
     InertKind {
         resource: ("keda.sh", "v1alpha1", "scaledobjects"),
         message: "Muster keeps ScaledObjects and does not scale by them yet: the target keeps the replicas that it has",
-        run_embedded: false,
+        embedded_runs: false,
         form: StatusForm::Condition("Ready"),
     },
     InertKind {
         resource: ("serving.knative.dev", "v1", "services"),
         message: "Muster keeps Knative Services and does not serve them yet: no revision, no route and no pod is made",
-        run_embedded: false,
+        embedded_runs: false,
         form: StatusForm::Condition("Ready"),
     },
     InertKind {
         resource: ("autoscaling", "v2", "horizontalpodautoscalers"),
         message: "Muster keeps HorizontalPodAutoscalers and does not scale by them yet: the target keeps the replicas that it has",
-        run_embedded: false,
+        embedded_runs: false,
         form: StatusForm::Counted("AbleToScale", &["currentReplicas", "desiredReplicas"]),
     },
 ];

@@ -31,7 +31,14 @@ pub const DEVICES: &str = "muster.io/devices";
 pub const INVENTORY: &str = "muster.io/inventory";
 /// Annotation on a node: the number of its agent's sessions, which orders two sessions.
 pub const SESSION: &str = "muster.io/session";
-/// Annotation on a training job: its rendezvous port, or the first of them, in the embedded engine.
+/// Label on a RayCluster's pods and services: the cluster's name. KubeRay's.
+pub const RAY_CLUSTER: &str = "ray.io/cluster";
+/// Label on a RayCluster's pods and services: `head` or `worker`.
+pub const RAY_NODE_TYPE: &str = "ray.io/node-type";
+/// The ports that heads of RayClusters get where pods share their node's address. Apart from the ports of the training
+/// kinds.
+pub const RAY_PORTS: std::ops::RangeInclusive<u16> = 14_000..=14_999;
+/// Annotation on a training job or RayCluster: its port, or the first of them, in the embedded engine.
 pub const RENDEZVOUS_PORT: &str = "muster.io/rendezvous-port";
 /// Annotation on a training job: its restarts by replica type (JSON), so that `backoffLimit` survives a restart of the
 /// controller.

@@ -10,6 +10,7 @@ mod ownership;
 mod pod_facts;
 mod pod_names;
 mod pod_room;
+pub mod ray;
 mod terms;
 pub mod training;
 pub mod volcano;

@@ -54,6 +54,11 @@ pub(crate) fn is_lost(pod: &Pod) -> bool {
     reason(pod) == Some(names::NODE_LOST)
 }
 
+/// Whether the pod's node evicted it.
+pub(crate) fn is_evicted(pod: &Pod) -> bool {
+    PodPhase::of(pod) == PodPhase::Failed && reason(pod) == Some(names::EVICTED)
+}
+
 /// Whether the pod's node could not start it because of a fault of the node: that says nothing
 /// about the program.
 pub(crate) fn is_unfit(pod: &Pod) -> bool {

@@ -12,6 +12,7 @@ mod mirror;
 mod nodes;
 mod ports;
 mod queue;
+mod ray;
 mod rooms;
 mod runner;
 mod sets;
@@ -61,11 +62,13 @@ pub enum JobKind {
     JAXJob,
     /// `batch.volcano.sh/v1alpha1` Job, of the embedded engine.
     VolcanoJob,
+    /// `ray.io/v1` RayCluster. In a Kubernetes cluster KubeRay controls it.
+    RayCluster,
 }
 
 impl JobKind {
     /// All kinds.
-    pub const ALL: [JobKind; 12] = [
+    pub const ALL: [JobKind; 13] = [
         JobKind::Deployment,
         JobKind::ReplicaSet,
         JobKind::StatefulSet,
@@ -78,6 +81,7 @@ impl JobKind {
         JobKind::PaddleJob,
         JobKind::JAXJob,
         JobKind::VolcanoJob,
+        JobKind::RayCluster,
     ];
 
     /// The training kinds: those that Muster can control in a Kubernetes cluster.
@@ -104,7 +108,8 @@ impl JobKind {
             | JobKind::DaemonSet
             | JobKind::CronJob
             | JobKind::Job
-            | JobKind::VolcanoJob => None,
+            | JobKind::VolcanoJob
+            | JobKind::RayCluster => None,
         }
     }
 
@@ -124,6 +129,7 @@ impl JobKind {
             JobKind::PaddleJob => "PaddleJob",
             JobKind::JAXJob => "JAXJob",
             JobKind::VolcanoJob => "VolcanoJob",
+            JobKind::RayCluster => "RayCluster",
         }
     }
 }
@@ -163,6 +169,14 @@ pub fn spawn(ctx: &Context) -> Vec<ControlLoop> {
                 let scheduler = config.scheduler.scheduler_names.first().cloned();
                 let ports = &config.rendezvous_ports;
                 volcano::VolcanoController::new(ports, scheduler, rooms.clone())
+            };
+            tokio::spawn(kept_running(ctx.clone(), make))
+        }
+        JobKind::RayCluster => {
+            let (config, rooms) = (ctx.config.clone(), rooms.clone());
+            let make = move || {
+                let scheduler = config.scheduler.scheduler_names.first().cloned();
+                ray::RayClusterController::new(&config.rendezvous_ports, scheduler, rooms.clone())
             };
             tokio::spawn(kept_running(ctx.clone(), make))
         }

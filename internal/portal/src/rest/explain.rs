@@ -102,7 +102,7 @@ pub fn api_of(client: Client, namespace: &str, kind: &Kind) -> Api<DynamicObject
 pub fn unknown_job_kind(plural: &str) -> String {
     let known: Vec<&str> = training::ALL.iter().map(|kind| kind.plural).collect();
     format!(
-        "kind: Invalid value: {plural:?}: use {} or jobs",
+        "kind: Invalid value: {plural:?}: use {}, rayclusters or jobs",
         known.join(", ")
     )
 }
@@ -111,7 +111,10 @@ pub fn unknown_job_kind(plural: &str) -> String {
 pub fn job_kind(plural: &str) -> Result<&'static Kind, Problem> {
     registry::all()
         .iter()
-        .find(|kind| kind.plural == plural && (kind.group == "batch" || kind.training().is_some()))
+        .find(|kind| {
+            kind.plural == plural
+                && (["batch", "ray.io"].contains(&kind.group) || kind.training().is_some())
+        })
         .filter(|kind| kind.kind != "CronJob")
         .ok_or_else(|| Problem::invalid(unknown_job_kind(plural)))
 }

@@ -10,7 +10,7 @@ use crate::names::USER;
 use crate::registry::Kind;
 
 /// The kinds that carry the user; the objects that controllers create from them inherit it.
-pub const OWNED: [&str; 13] = [
+pub const OWNED: [&str; 14] = [
     "Pod",
     "PodGroup",
     "PyTorchJob",
@@ -18,6 +18,7 @@ pub const OWNED: [&str; 13] = [
     "XGBoostJob",
     "PaddleJob",
     "JAXJob",
+    "RayCluster",
     "Job",
     "CronJob",
     "Deployment",
@@ -144,6 +145,9 @@ fn same_work(kind: &Kind, one: &Value, other: &Value) -> bool {
             .all(|(a, b)| a.0 == b.0 && json::same(a.1, b.1))
 }
 
+/// The fields of a RayCluster's groups that become a part of their containers' command.
+const IN_RAYS_COMMAND: [&str; 3] = ["rayStartParams", "resources", "labels"];
+
 /// The containers that an object runs, by field, in order.
 fn work<'a>(kind: &Kind, object: &'a Value) -> Vec<(String, &'a Value)> {
     let of_template = |(path, template): (String, &'a Value)| (path, json::at(template, &["spec"]));
@@ -154,6 +158,15 @@ fn work<'a>(kind: &Kind, object: &'a Value) -> Vec<(String, &'a Value)> {
     if (kind.group, kind.kind) == ("", "Pod") {
         let list = |name: &str| (name.to_owned(), json::at(object, &["spec", name]));
         all.extend(["containers", "initContainers"].map(list));
+    }
+    if (kind.group, kind.kind) == ("ray.io", "RayCluster") {
+        let spec = json::at(object, &["spec"]);
+        let head = json::at(spec, &["headGroupSpec"]);
+        let groups = json::items(spec, &["workerGroupSpecs"]).iter();
+        for (at, group) in [head].into_iter().chain(groups).enumerate() {
+            let field = |name: &&str| (format!("{at}.{name}"), json::at(group, &[*name]));
+            all.extend(IN_RAYS_COMMAND.iter().map(field));
+        }
     }
     all.sort_by(|a, b| a.0.cmp(&b.0));
     all
@@ -275,6 +288,11 @@ mod tests {
                 ("kubeflow.org", "v1", "PyTorchJob"),
                 json!({"pytorchReplicaSpecs": {"Worker": {"replicas": 1, "template": template("a")}}}),
                 json!({"pytorchReplicaSpecs": {"Worker": {"replicas": 1, "template": template("b")}}}),
+            ),
+            (
+                ("ray.io", "v1", "RayCluster"),
+                json!({"headGroupSpec": {"rayStartParams": {"port": 1}}}),
+                json!({"headGroupSpec": {"rayStartParams": {"port": "1; id"}}}),
             ),
         ];
         let (ann, bob) = (Caller::user("ann", []), Caller::user("bob", []));

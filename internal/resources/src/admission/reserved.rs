@@ -90,6 +90,9 @@ const OF_TRAINING_JOBS: &[ReservedKeyRule] = &[
     annotation(names::RESTARTS, AllowedWriter::System),
     annotation(names::RENDEZVOUS_PORT, AllowedWriter::System),
 ];
+/// The record of the RayCluster controller on its clusters.
+const OF_RAY_CLUSTERS: &[ReservedKeyRule] =
+    &[annotation(names::RENDEZVOUS_PORT, AllowedWriter::System)];
 /// Records of the Job controller on its jobs.
 const OF_JOBS: &[ReservedKeyRule] = &[annotation(names::ATTEMPTS, AllowedWriter::System)];
 /// Facts about a node that the scheduler relies on.
@@ -117,6 +120,7 @@ fn rules(kind: &Kind) -> &'static [ReservedKeyRule] {
         ("", "Node") => OF_NODES,
         ("", "Namespace") => OF_NAMESPACES,
         ("batch", "Job") => OF_JOBS,
+        ("ray.io", "RayCluster") => OF_RAY_CLUSTERS,
         _ if kind.training().is_some() => OF_TRAINING_JOBS,
         _ => &[],
     }

@@ -1,6 +1,6 @@
 //! The custom kinds: the training kinds as in Kubeflow's training operator 1.9, Queue and PodGroup as in Volcano 1.16, field by
-//! field, so that users' manifests keep their meaning; and the kinds that Muster stores but does not run yet:
-//! RayCluster, Volcano's Job, ScaledObject, Knative's Service. The CRDs in `api/crds` are generated from these types.
+//! field, so that users' manifests keep their meaning; RayCluster as in KubeRay 1.7; and the kinds that Muster stores but
+//! does not run yet: Volcano's Job, ScaledObject, Knative's Service. The CRDs in `api/crds` are generated from these types.
 //! Types only; names, columns, defaulting and validation are in [`crate::registry`].
 
 mod jaxjob;
@@ -31,7 +31,8 @@ pub use queue::{
     QueueStatus, Reservation,
 };
 pub use raycluster::{
-    HeadGroupSpec, RayCluster, RayClusterSpec, RayClusterStatus, ScaleStrategy, WorkerGroupSpec,
+    HeadGroupSpec, RayCluster, RayClusterSpec, RayClusterStatus, RayHeadInfo, ScaleStrategy,
+    WorkerGroupSpec,
 };
 pub use scaledobject::{
     ScaleTargetRef, ScaleTrigger, ScaledObject, ScaledObjectSpec, ScaledObjectStatus,

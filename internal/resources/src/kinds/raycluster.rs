@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -157,11 +158,77 @@ pub struct ScaleStrategy {
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
 pub struct RayClusterStatus {
-    /// `ready`, `suspended` or `failed`.
+    /// `ready` while the head is ready and all workers have been, or `suspended`; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
+    /// The generation of the spec that this status is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// When this status was last changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub last_update_time: Option<Time>,
+    /// The workers' pods that should exist.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub desired_worker_replicas: Option<i32>,
+    /// The workers' pods that run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub available_worker_replicas: Option<i32>,
+    /// The workers' pods that are ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_worker_replicas: Option<i32>,
+    /// The fewest workers' pods by the groups' `minReplicas`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_worker_replicas: Option<i32>,
+    /// The most, by `maxReplicas`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_worker_replicas: Option<i32>,
+    /// The CPUs that all pods request.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        rename = "desiredCPU"
+    )]
+    #[schemars(schema_with = "schemas::int_or_string")]
+    pub desired_cpu: Option<Quantity>,
+    /// The memory that all pods request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::int_or_string")]
+    pub desired_memory: Option<Quantity>,
+    /// The GPUs that all pods request.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        rename = "desiredGPU"
+    )]
+    #[schemars(schema_with = "schemas::int_or_string")]
+    pub desired_gpu: Option<Quantity>,
+    /// The head's ports by their names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoints: Option<BTreeMap<String, String>>,
+    /// Where the head is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head: Option<RayHeadInfo>,
     /// What has become of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schemas::any_objects")]
     pub conditions: Vec<Condition>,
+}
+
+/// Where a cluster's head is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RayHeadInfo {
+    /// Its pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_name: Option<String>,
+    /// The pod's address.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "podIP")]
+    pub pod_ip: Option<String>,
+    /// Its service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_name: Option<String>,
+    /// The address by which the service is reached: the pod's, because the service has none of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "serviceIP")]
+    pub service_ip: Option<String>,
 }
