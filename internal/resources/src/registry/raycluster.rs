@@ -146,6 +146,13 @@ fn template(group: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         errors.push(FieldError::required(&spec.child("containers"), detail));
         return;
     }
+    // The controller writes the command that starts Ray.
+    let first = template.pointer_mut("/spec/containers/0");
+    if let Some(first) =
+        first.filter(|first| json::at(first, &["command"]).is_null() && first.is_object())
+    {
+        first["command"] = Value::from(vec!["ray"]);
+    }
     default_template(&mut template);
     check_template(&template, &path, errors);
 }
@@ -173,6 +180,11 @@ mod tests {
             json!({"headGroupSpec": {}, "workerGroupSpecs": [group]})
         };
         assert!(of(group(json!({"replicas": 2}))).is_empty());
+        let bare = json!({"spec": {"containers": [{"name": "ray"}]}});
+        assert!(
+            of(group(json!({"template": bare}))).is_empty(),
+            "the command is the controller's"
+        );
         assert!(of(group(json!({"replicas": 10_000, "numOfHosts": 2}))).is_empty());
         let table = [
             (
