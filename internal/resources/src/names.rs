@@ -38,6 +38,8 @@ pub const RAY_NODE_TYPE: &str = "ray.io/node-type";
 /// The ports that heads of RayClusters get where pods share their node's address. Apart from the ports of the training
 /// kinds.
 pub const RAY_PORTS: std::ops::RangeInclusive<u16> = 14_000..=14_999;
+/// The ports that the embedded engine allocates to the plugins of Volcano Jobs, first and last.
+pub const VOLCANO_PORTS: std::ops::RangeInclusive<u16> = 13_000..=13_999;
 /// Annotation on a training job or RayCluster: its port, or the first of them, in the embedded engine.
 pub const RENDEZVOUS_PORT: &str = "muster.io/rendezvous-port";
 /// Annotation on a training job: its restarts by replica type (JSON), so that `backoffLimit` survives a restart of the

@@ -8,9 +8,7 @@ use resources::names;
 use serde_json::Value;
 use workloads::ReconcileOutcome;
 use workloads::training::{Network, annotated_port};
-use workloads::volcano::{
-    JOB_NAME, ObservedVolcanoJob, SHARED_PORTS, is_finished, ports_needed, reconcile,
-};
+use workloads::volcano::{JOB_NAME, ObservedVolcanoJob, is_finished, ports_needed, reconcile};
 
 use super::ObjectKey;
 use super::caches::Watched;
@@ -37,7 +35,7 @@ impl VolcanoController {
             Network::PerPod
         } else {
             Network::HostShared {
-                ports: SHARED_PORTS,
+                ports: names::VOLCANO_PORTS,
             }
         };
         VolcanoController {

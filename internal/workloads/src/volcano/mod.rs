@@ -12,7 +12,6 @@ mod policy;
 mod status;
 
 use std::collections::BTreeSet;
-use std::ops::RangeInclusive;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -42,8 +41,6 @@ const TASK_INDEX: &str = "volcano.sh/task-index";
 const VERSION: &str = "volcano.sh/job-version";
 const RETRY_COUNT: &str = "volcano.sh/job-retry-count";
 const QUEUE: &str = "volcano.sh/queue-name";
-/// The ports of Volcano Jobs where pods share their nodes' address.
-pub const SHARED_PORTS: RangeInclusive<u16> = 14_000..=14_999;
 
 /// Seconds until a job looks for a free port again.
 const PORT_AGAIN: i64 = 5;

@@ -48,7 +48,7 @@ impl World {
     fn look(&self) -> ReconcileOutcome<VolcanoJobStatus> {
         let pods: Vec<&Pod> = self.pods.values().collect();
         let services: Vec<&Service> = self.services.iter().collect();
-        let taken = BTreeSet::from([14_000]);
+        let taken = BTreeSet::from([13_000]);
         let observed = ObservedVolcanoJob {
             job: &self.job,
             pods: &pods,
@@ -479,12 +479,12 @@ fn the_plugins_tell_pods_where_the_others_are() {
     // Where pods share their node's address, the port is one that no other job holds.
     let mut world = World::new(spec);
     world.network = Network::HostShared {
-        ports: SHARED_PORTS,
+        ports: names::VOLCANO_PORTS,
     };
     world.settle();
-    assert_eq!(world.env("j-worker-0")["MASTER_PORT"], "14001");
+    assert_eq!(world.env("j-worker-0")["MASTER_PORT"], "13001");
     let annotations = world.job.metadata.annotations.as_ref().unwrap();
-    assert_eq!(annotations[names::RENDEZVOUS_PORT], "14001");
+    assert_eq!(annotations[names::RENDEZVOUS_PORT], "13001");
     assert_eq!(ports_needed(&world.job), 1);
 }
 
@@ -501,13 +501,13 @@ fn tensorflow_tasks_get_their_cluster_each_with_a_port_of_its_own_on_shared_addr
     assert_eq!(config, expected);
     world = World::new(json!({"plugins": {"tensorflow": []}, "tasks": tasks}));
     world.network = Network::HostShared {
-        ports: SHARED_PORTS,
+        ports: names::VOLCANO_PORTS,
     };
     world.settle();
     let config: Value = serde_json::from_str(&world.env("j-ps-0")["TF_CONFIG"]).unwrap();
     assert_eq!(
         config["cluster"]["worker"],
-        json!(["j-worker-0.j:14002", "j-worker-1.j:14003"])
+        json!(["j-worker-0.j:13002", "j-worker-1.j:13003"])
     );
     assert_eq!(ports_needed(&world.job), 3);
 }
