@@ -113,6 +113,13 @@ pub enum Command {
         /// The container's directory
         directory: PathBuf,
     },
+    /// Run a command in another pod of an MPIJob; started by mpirun, never by hand
+    #[command(hide = true)]
+    RemoteShell {
+        /// The host, which is the other pod's name, and the command
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
 }
 
 impl Command {

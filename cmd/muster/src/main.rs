@@ -95,6 +95,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
             doctor.node = doctor.node.or_else(serve::host::name);
             cli::doctor_pair(&arguments.global, doctor).await
         }
+        Command::RemoteShell { words } => cli::remote_shell(&words).await,
         Command::Setup(which) => setup::setup(&arguments.global, which).await,
         Command::Topology(arguments) => serve::topology(arguments),
         Command::Xids(arguments) => serve::xids(&arguments),

@@ -165,6 +165,7 @@ fn a_member_sets_no_reserved_field_chooses_no_node_and_names_no_closed_queue() {
         ("XGBoostJob", "xgbReplicaSpecs"),
         ("PaddleJob", "paddleReplicaSpecs"),
         ("JAXJob", "jaxReplicaSpecs"),
+        ("MPIJob", "mpiReplicaSpecs"),
     ];
     let of_kinds = kinds.iter().flat_map(|(kind, field)| {
         let devices = json!({"metadata": {"annotations": {"muster.io/devices": "x"}}});

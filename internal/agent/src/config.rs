@@ -200,6 +200,7 @@ impl AgentConfig {
             processes: self.pod_processes.min(most),
             temporary: (memory_bytes / TEMPORARY_SHARE).clamp(1, TEMPORARY_MOST),
             read_only_host: self.read_only_host,
+            command_line: self.shim_command.first().map(PathBuf::from),
         }
     }
 

@@ -24,12 +24,13 @@ use http::{Method, Request, Response, header};
 use hyper::upgrade::OnUpgrade;
 use parking_lot::Mutex;
 use resources::access::RequestAttributes;
-use resources::admission::enter_work;
+use resources::admission::{enter_work, same_mpi_job};
 use serde_json::Value;
 
 use crate::call::Call;
 use crate::object;
 use crate::rewrite::absent;
+use crate::service_account;
 use crate::status::Failure;
 use crate::watch_rights::Rights;
 
@@ -265,6 +266,10 @@ fn may_create(call: &Call, subresource: &str) -> Result<(), Failure> {
 }
 
 fn may_enter(call: &Call, pod: &Value) -> Result<(), Failure> {
+    let own = service_account::pod_of(call);
+    if own.is_some_and(|own| same_mpi_job(&own, pod)) {
+        return Ok(());
+    }
     enter_work(&call.caller, |user| call.impersonates(user), pod)
         .map_err(|error| Failure::forbidden(call.kind, call.object_name(), &error.to_string()))
 }

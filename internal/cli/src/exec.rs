@@ -41,32 +41,52 @@ pub async fn exec(connection: &ServerConnection, arguments: Exec) -> Result<Comm
         ));
     }
     let pod = ranks::pod_named(connection, &arguments.name, arguments.rank).await?;
+    let remote = RemoteCommand {
+        pod: &pod,
+        container: arguments.container.as_deref(),
+        command: &arguments.command,
+        stdin: arguments.stdin,
+        tty: arguments.tty,
+    };
+    run_in(connection, &remote).await
+}
+
+/// A command to run in a pod.
+pub struct RemoteCommand<'a> {
+    /// The pod.
+    pub pod: &'a str,
+    /// The container; the server's choice if absent.
+    pub container: Option<&'a str>,
+    /// The command with its arguments.
+    pub command: &'a [String],
+    /// Whether the command reads this process's input.
+    pub stdin: bool,
+    /// Whether it gets a terminal.
+    pub tty: bool,
+}
+
+/// Runs a command in a pod with output, and if asked input and terminal, of this process; ends with its exit status.
+pub async fn run_in(
+    connection: &ServerConnection,
+    remote: &RemoteCommand<'_>,
+) -> Result<CommandOutcome> {
     let on = |wanted: bool| if wanted { "true" } else { "false" };
     let mut parameters = vec![
-        ("stdin", on(arguments.stdin)),
+        ("stdin", on(remote.stdin)),
         ("stdout", "true"),
-        ("stderr", on(!arguments.tty)),
-        ("tty", on(arguments.tty)),
+        ("stderr", on(!remote.tty)),
+        ("tty", on(remote.tty)),
     ];
-    parameters.extend(
-        arguments
-            .container
-            .iter()
-            .map(|name| ("container", name.as_str())),
-    );
-    parameters.extend(
-        arguments
-            .command
-            .iter()
-            .map(|word| ("command", word.as_str())),
-    );
-    let socket = socket::open(connection, &pod, "exec", &parameters, PROTOCOL).await?;
+    parameters.extend(remote.container.map(|name| ("container", name)));
+    let words = remote.command.iter();
+    parameters.extend(words.map(|word| ("command", word.as_str())));
+    let socket = socket::open(connection, remote.pod, "exec", &parameters, PROTOCOL).await?;
     // From here on the terminal's own lines would run into each other.
-    let raw = match arguments.tty {
+    let raw = match remote.tty {
         true => Some(RawTerminal::set().context("the terminal cannot be set")?),
         false => None,
     };
-    let code = talk(socket, arguments.stdin, arguments.tty).await;
+    let code = talk(socket, remote.stdin, remote.tty).await;
     drop(raw);
     Ok(match code? {
         0 => CommandOutcome::Yes,

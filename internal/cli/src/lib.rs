@@ -15,6 +15,7 @@ mod exit;
 mod explain;
 mod failure;
 mod follow;
+mod gone_pods;
 mod history;
 mod jobs;
 mod kinds;
@@ -34,6 +35,7 @@ mod port_forward;
 mod queue;
 mod queues;
 mod ranks;
+mod remote_shell;
 mod remove;
 mod run;
 mod show;
@@ -59,6 +61,7 @@ pub use option_error::ClientOptionError;
 pub use outcome::CommandOutcome;
 
 use connection::ServerConnection;
+pub use remote_shell::remote_shell;
 
 /// Runs one of the client's commands.
 ///

@@ -13,7 +13,7 @@ use super::outcome::CommandOutcome;
 use super::output::ProgressReporter;
 use super::platform::escape;
 use super::ranks::{self, StartResult};
-use super::{error_message, failure, kinds};
+use super::{error_message, failure, gone_pods, kinds};
 use crate::arguments::Logs;
 
 /// Bytes per read.
@@ -83,26 +83,22 @@ fn not_yet(error: Error, connection: &ServerConnection, kind: &Kind, job: &Dynam
     )
 }
 
-/// The log of a deleted pod. Nodes keep these logs by pod name; the pod names of a PyTorchJob
-/// follow from its own name.
+/// The log of a deleted pod. Nodes keep these logs by pod name; the pod names of a training job follow from its own
+/// name.
 async fn of_what_is_gone(
     connection: &ServerConnection,
     name: &str,
     arguments: &Logs,
 ) -> Result<CommandOutcome> {
     let rank = arguments.rank;
-    let worker = |index: u32| format!("{name}-worker-{index}");
-    let candidates = match rank {
-        0 => vec![name.to_string(), format!("{name}-master-0"), worker(0)],
-        // If the job had a master, the master is rank 0.
-        _ if is_kept(connection, &format!("{name}-master-0")).await? => vec![worker(rank - 1)],
-        _ => vec![worker(rank)],
+    let is_kept = async |pod: String| is_kept(connection, &pod).await;
+    let pod = match rank {
+        0 if is_kept(name.to_string()).await? => Some(name.to_string()),
+        _ => gone_pods::of_rank(name, rank, is_kept).await?,
     };
-    for pod in candidates {
-        match stream(connection, &pod, arguments).await {
-            Err(error) if failure::has_code(&error, 404) => {}
-            other => return other.map(|()| CommandOutcome::Yes),
-        }
+    if let Some(pod) = pod {
+        stream(connection, &pod, arguments).await?;
+        return Ok(CommandOutcome::Yes);
     }
     let what = if rank == 0 {
         String::new()

@@ -5,7 +5,6 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use resources::kinds::Queue;
 use resources::names;
-use resources::training;
 use serde_json::json;
 
 use crate::jobs::JobKind;
@@ -24,11 +23,11 @@ pub enum NotReady {
 }
 
 /// The group version and the plural name of each kind that these controllers need.
-fn needed(jobs: impl Iterator<Item = JobKind>) -> Vec<(&'static str, &'static str)> {
-    let scheduling = "scheduling.volcano.sh/v1beta1";
-    let mut needed = vec![(scheduling, "podgroups"), (scheduling, "queues")];
+fn needed(jobs: impl Iterator<Item = JobKind>) -> Vec<(String, &'static str)> {
+    let scheduling = || "scheduling.volcano.sh/v1beta1".to_owned();
+    let mut needed = vec![(scheduling(), "podgroups"), (scheduling(), "queues")];
     let training = jobs.filter_map(JobKind::training);
-    needed.extend(training.map(|kind| (training::API_VERSION, kind.plural)));
+    needed.extend(training.map(|kind| (kind.api_version(), kind.plural)));
     needed
 }
 
@@ -42,15 +41,15 @@ pub async fn check_kinds(
     jobs: impl Iterator<Item = JobKind>,
 ) -> Result<(), NotReady> {
     let mut missing = Vec::new();
-    let mut served: Option<(&str, Vec<String>)> = None;
+    let mut served: Option<(String, Vec<String>)> = None;
     for (version, plural) in needed(jobs) {
         if served.as_ref().is_none_or(|(known, _)| *known != version) {
-            let plurals = match client.list_api_group_resources(version).await {
+            let plurals = match client.list_api_group_resources(&version).await {
                 Ok(list) => list.resources.into_iter().map(|kind| kind.name).collect(),
                 Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
                 Err(error) => return Err(error.into()),
             };
-            served = Some((version, plurals));
+            served = Some((version.clone(), plurals));
         }
         let known = served
             .iter()

@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
-use resources::kinds::{JAXJob, PaddleJob, PodGroup, PyTorchJob, RayCluster, TFJob, XGBoostJob};
+use resources::kinds::{
+    JAXJob, MPIJob, PaddleJob, PodGroup, PyTorchJob, RayCluster, TFJob, XGBoostJob,
+};
 use resources::names;
 use resources::report::PlacementReport;
 use serde::de::DeserializeOwned;
@@ -57,6 +59,7 @@ fn wanted(object: &Value, now: Timestamp) -> Option<(Option<PodGroup>, Vec<Pod>)
         "PaddleJob" => training::<PaddleJob>(object, now)?,
         "JAXJob" => training::<JAXJob>(object, now)?,
         "RayCluster" => ray(object, now)?,
+        "MPIJob" => training::<MPIJob>(object, now)?,
         _ => return None,
     };
     let mut group = None;
@@ -82,6 +85,7 @@ fn training<K: TrainingJob + DeserializeOwned>(
         pods: &[],
         pod_group: None,
         services: &[],
+        config_maps: &[],
         taken_ports: &BTreeSet::new(),
         // Ports do not influence placement.
         network: &Network::PerPod,

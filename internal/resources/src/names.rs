@@ -40,6 +40,11 @@ pub const RAY_NODE_TYPE: &str = "ray.io/node-type";
 pub const RAY_PORTS: std::ops::RangeInclusive<u16> = 14_000..=14_999;
 /// The ports that the embedded engine allocates to the plugins of Volcano Jobs, first and last.
 pub const VOLCANO_PORTS: std::ops::RangeInclusive<u16> = 13_000..=13_999;
+/// Annotation on a pod, with the value `true`: containers without an image see Muster's command line at
+/// [`COMMAND_LINE_PATH`].
+pub const COMMAND_LINE: &str = "muster.io/command-line";
+/// Where containers of such a pod see the `muster` program.
+pub const COMMAND_LINE_PATH: &str = "/run/muster/muster";
 /// Annotation on a training job or RayCluster: its port, or the first of them, in the embedded engine.
 pub const RENDEZVOUS_PORT: &str = "muster.io/rendezvous-port";
 /// Annotation on a training job: its restarts by replica type (JSON), so that `backoffLimit` survives a restart of the

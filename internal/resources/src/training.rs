@@ -1,6 +1,6 @@
-//! The training kinds of `kubeflow.org/v1`, each described once: names, replica types, the container that trains, its
+//! The training kinds of `kubeflow.org`, each described once: names, replica types, the container that trains, its
 //! port, and defaults. Admission, the registry, the controllers, the CLI and the pages read these descriptions. Source:
-//! Kubeflow's training operator 1.9.
+//! Kubeflow's training operator 1.9, and its MPI operator 0.8 for MPIJob.
 
 use std::ops::RangeInclusive;
 
@@ -12,8 +12,6 @@ use crate::names;
 
 /// The API group of all training kinds.
 pub const GROUP: &str = "kubeflow.org";
-/// The API version of all training kinds.
-pub const API_VERSION: &str = "kubeflow.org/v1";
 
 /// A type of replica. The order is that of ranks: rank 0 is the first replica of the first type that a job has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,6 +20,8 @@ pub enum ReplicaType {
     Chief,
     /// The replica whose address the others use.
     Master,
+    /// MPI's launcher: the replica that runs `mpirun`, which starts the ranks on the workers.
+    Launcher,
     /// A replica that trains.
     Worker,
     /// TensorFlow's parameter server.
@@ -31,12 +31,23 @@ pub enum ReplicaType {
 }
 
 impl ReplicaType {
+    /// All types, in the order of ranks.
+    pub const ALL: [ReplicaType; 6] = [
+        ReplicaType::Chief,
+        ReplicaType::Master,
+        ReplicaType::Launcher,
+        ReplicaType::Worker,
+        ReplicaType::Ps,
+        ReplicaType::Evaluator,
+    ];
+
     /// The type as a key of the spec and the status.
     #[must_use]
     pub fn key(self) -> &'static str {
         match self {
             ReplicaType::Chief => "Chief",
             ReplicaType::Master => "Master",
+            ReplicaType::Launcher => "Launcher",
             ReplicaType::Worker => "Worker",
             ReplicaType::Ps => "PS",
             ReplicaType::Evaluator => "Evaluator",
@@ -49,6 +60,7 @@ impl ReplicaType {
         match self {
             ReplicaType::Chief => "chief",
             ReplicaType::Master => "master",
+            ReplicaType::Launcher => "launcher",
             ReplicaType::Worker => "worker",
             ReplicaType::Ps => "ps",
             ReplicaType::Evaluator => "evaluator",
@@ -58,7 +70,32 @@ impl ReplicaType {
     /// Whether a job has at most one replica of this type.
     #[must_use]
     pub fn is_single(self) -> bool {
-        matches!(self, ReplicaType::Chief | ReplicaType::Master)
+        matches!(
+            self,
+            ReplicaType::Chief | ReplicaType::Master | ReplicaType::Launcher
+        )
+    }
+
+    /// The name of a job's pod: `<job>-<type>-<index>`, and `<job>-launcher`.
+    #[must_use]
+    pub fn pod_name(self, job: &str, index: u32) -> String {
+        match self {
+            ReplicaType::Launcher => format!("{job}-launcher"),
+            _ => format!("{job}-{}-{index}", self.lower()),
+        }
+    }
+
+    /// The index of a job's pod, if a pod of this type has this name.
+    #[must_use]
+    pub fn index_in(self, job: &str, pod: &str) -> Option<u32> {
+        let rest = pod.strip_prefix(job)?.strip_prefix('-')?;
+        let rest = rest.strip_prefix(self.lower())?;
+        if self == ReplicaType::Launcher {
+            return rest.is_empty().then_some(0);
+        }
+        let digits = rest.strip_prefix('-')?;
+        let index: u32 = digits.parse().ok()?;
+        (index.to_string() == digits).then_some(index)
     }
 }
 
@@ -67,6 +104,8 @@ impl ReplicaType {
 pub struct TrainingKind {
     /// `PyTorchJob`.
     pub kind: &'static str,
+    /// The version under which its objects are stored.
+    pub version: &'static str,
     /// `pytorchjobs`.
     pub plural: &'static str,
     /// `pytorchjob`.
@@ -98,6 +137,7 @@ pub struct TrainingKind {
 /// PyTorchJob.
 pub static PYTORCH_JOB: TrainingKind = TrainingKind {
     kind: "PyTorchJob",
+    version: "v1",
     plural: "pytorchjobs",
     singular: "pytorchjob",
     list_kind: "PyTorchJobList",
@@ -115,6 +155,7 @@ pub static PYTORCH_JOB: TrainingKind = TrainingKind {
 /// TFJob.
 pub static TF_JOB: TrainingKind = TrainingKind {
     kind: "TFJob",
+    version: "v1",
     plural: "tfjobs",
     singular: "tfjob",
     list_kind: "TFJobList",
@@ -138,6 +179,7 @@ pub static TF_JOB: TrainingKind = TrainingKind {
 /// XGBoostJob.
 pub static XGBOOST_JOB: TrainingKind = TrainingKind {
     kind: "XGBoostJob",
+    version: "v1",
     plural: "xgboostjobs",
     singular: "xgboostjob",
     list_kind: "XGBoostJobList",
@@ -155,6 +197,7 @@ pub static XGBOOST_JOB: TrainingKind = TrainingKind {
 /// PaddleJob.
 pub static PADDLE_JOB: TrainingKind = TrainingKind {
     kind: "PaddleJob",
+    version: "v1",
     plural: "paddlejobs",
     singular: "paddlejob",
     list_kind: "PaddleJobList",
@@ -172,6 +215,7 @@ pub static PADDLE_JOB: TrainingKind = TrainingKind {
 /// JAXJob.
 pub static JAX_JOB: TrainingKind = TrainingKind {
     kind: "JAXJob",
+    version: "v1",
     plural: "jaxjobs",
     singular: "jaxjob",
     list_kind: "JAXJobList",
@@ -186,8 +230,41 @@ pub static JAX_JOB: TrainingKind = TrainingKind {
     restart_policy: RestartPolicy::Never,
 };
 
+/// MPIJob, stored as the MPI operator's `v2beta1` and also served as `v1`.
+pub static MPI_JOB: TrainingKind = TrainingKind {
+    kind: "MPIJob",
+    version: "v2beta1",
+    plural: "mpijobs",
+    singular: "mpijob",
+    list_kind: "MPIJobList",
+    replicas_field: "mpiReplicaSpecs",
+    roles: &[ReplicaType::Launcher, ReplicaType::Worker],
+    container: "mpi",
+    port_name: "mpijob-port",
+    port: 22,
+    // MPI's processes agree on ports by themselves: a job is given none.
+    shared_ports: 15_900..=15_900,
+    port_for_each_replica: false,
+    operator: "mpi-operator",
+    restart_policy: RestartPolicy::Never,
+};
+
+/// What an MPIJob's workers run where the launcher has its commands run by the API: nothing, until they are stopped.
+pub const MPI_WORKER_COMMAND: [&str; 3] = [
+    "/bin/sh",
+    "-c",
+    "trap 'exit 0' TERM INT; sleep infinity & wait",
+];
+
 /// All training kinds, in the order in which a bare job name is looked up.
-pub static ALL: [&TrainingKind; 5] = [&PYTORCH_JOB, &TF_JOB, &XGBOOST_JOB, &PADDLE_JOB, &JAX_JOB];
+pub static ALL: [&TrainingKind; 6] = [
+    &PYTORCH_JOB,
+    &TF_JOB,
+    &XGBOOST_JOB,
+    &PADDLE_JOB,
+    &JAX_JOB,
+    &MPI_JOB,
+];
 
 /// The description of a kind by its group and name.
 #[must_use]
@@ -203,6 +280,21 @@ pub fn by_plural(plural: &str) -> Option<&'static TrainingKind> {
 }
 
 impl TrainingKind {
+    /// The version of its objects with the group: `kubeflow.org/v1`.
+    #[must_use]
+    pub fn api_version(&self) -> String {
+        format!("{GROUP}/{}", self.version)
+    }
+
+    /// The restart policy of a replica that names none.
+    #[must_use]
+    pub fn default_restart(&self, role: ReplicaType) -> RestartPolicy {
+        match role {
+            ReplicaType::Launcher => RestartPolicy::OnFailure,
+            _ => self.restart_policy,
+        }
+    }
+
     /// The replica type of a key of the spec, in any case of its letters.
     #[must_use]
     pub fn role(&self, key: &str) -> Option<ReplicaType> {
@@ -235,11 +327,9 @@ impl TrainingKind {
                 ReplicaType::Worker => count.max(most),
                 _ => count,
             };
-            let count = usize::try_from(count).unwrap_or_default();
-            let room = limit.saturating_sub(names.len());
-            names.extend(
-                (0..count.min(room)).map(|index| format!("{name}-{}-{index}", role.lower())),
-            );
+            let room = u32::try_from(limit.saturating_sub(names.len())).unwrap_or(u32::MAX);
+            let count = u32::try_from(count.max(0)).unwrap_or(u32::MAX).min(room);
+            names.extend((0..count).map(|index| role.pod_name(name, index)));
         }
         names
     }
@@ -255,7 +345,8 @@ mod tests {
     #[test]
     fn each_description_agrees_with_its_registration() {
         for one in ALL {
-            let kind = registry::find(GROUP, "v1", one.plural).expect("the kind is registered");
+            let kind =
+                registry::find(GROUP, one.version, one.plural).expect("the kind is registered");
             assert_eq!(kind.kind, one.kind);
             assert_eq!(kind.singular, one.singular);
             assert_eq!(kind.list_kind, one.list_kind);
@@ -291,6 +382,23 @@ mod tests {
         assert_eq!(TF_JOB.rank_names(&job, 2).len(), 2);
         let many = json!({"metadata": {"name": "j"}, "spec": {"tfReplicaSpecs": {"Worker": {"replicas": i64::MAX}}}});
         assert_eq!(TF_JOB.rank_names(&many, 3).len(), 3);
+    }
+
+    #[test]
+    fn an_mpi_job_has_one_launcher_before_its_workers() {
+        let job = json!({"metadata": {"name": "j"}, "spec": {"mpiReplicaSpecs": {
+            "Worker": {"replicas": 2}, "Launcher": {}}}});
+        assert_eq!(
+            MPI_JOB.rank_names(&job, 100),
+            ["j-launcher", "j-worker-0", "j-worker-1"]
+        );
+        let index = |role: ReplicaType, pod: &str| role.index_in("j", pod);
+        assert_eq!(index(ReplicaType::Launcher, "j-launcher"), Some(0));
+        for pod in ["j-launcher-0", "j-launcher-x", "k-launcher", "j-worker-0"] {
+            assert_eq!(index(ReplicaType::Launcher, pod), None, "{pod}");
+        }
+        assert_eq!(index(ReplicaType::Worker, "j-worker-11"), Some(11));
+        assert_eq!(index(ReplicaType::Worker, "j-worker-01"), None);
     }
 
     #[test]

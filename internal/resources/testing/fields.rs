@@ -273,6 +273,10 @@ pub fn plain(kind: &Kind) -> Value {
         ("kubeflow.org", "JAXJob") => json!({"spec": {"jaxReplicaSpecs": {
             "Worker": {"replicas": 2, "template": template},
         }}}),
+        ("kubeflow.org", "MPIJob") => json!({"spec": {"mpiReplicaSpecs": {
+            "Launcher": {"replicas": 1, "template": template},
+            "Worker": {"replicas": 2, "template": template},
+        }}}),
         ("kubeflow.org", name) => {
             let field = match name {
                 "TFJob" => "tfReplicaSpecs",

@@ -117,6 +117,7 @@ fn decide(object: Value) {
                 pods: &[],
                 pod_group: None,
                 services: &[],
+                config_maps: &[],
                 taken_ports: &BTreeSet::new(),
                 network: &training::Network::PerPod,
                 scheduler_name: "muster",

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, ReplicaSet};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
+};
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use resources::kinds::PodGroup;
 use serde_json::Value;
 
@@ -98,6 +101,14 @@ pub enum Dependent {
     Claim(Box<PersistentVolumeClaim>),
     /// Files that a job's pods mount. The status is written only once they exist.
     ConfigMap(Box<ConfigMap>),
+    /// A Secret without data, which gets a new pair of keys for SSH: `ssh-privatekey`, `ssh-publickey`.
+    SshKeys(Box<Secret>),
+    /// The identity of an MPIJob's launcher.
+    ServiceAccount(Box<ServiceAccount>),
+    /// What that identity may do.
+    Role(Box<Role>),
+    /// Gives that role to the identity.
+    RoleBinding(Box<RoleBinding>),
 }
 
 /// The kinds of [`Dependent`]s.
@@ -113,6 +124,14 @@ pub enum DependentKind {
     Claim,
     /// `v1` ConfigMap.
     ConfigMap,
+    /// `v1` Secret.
+    Secret,
+    /// `v1` ServiceAccount.
+    ServiceAccount,
+    /// `rbac.authorization.k8s.io/v1` Role.
+    Role,
+    /// `rbac.authorization.k8s.io/v1` RoleBinding.
+    RoleBinding,
     /// `v1` Pod, which is changed only: other actions create and delete pods.
     Pod,
 }
@@ -127,6 +146,10 @@ impl DependentKind {
             DependentKind::Revision => "controller revision",
             DependentKind::Claim => "claim",
             DependentKind::ConfigMap => "config map",
+            DependentKind::Secret => "secret",
+            DependentKind::ServiceAccount => "service account",
+            DependentKind::Role => "role",
+            DependentKind::RoleBinding => "role binding",
             DependentKind::Pod => "pod",
         }
     }

@@ -183,6 +183,9 @@ pub enum ControlledKind {
     /// kubeflow.org/v1 JAXJob
     #[value(name = "JAXJob")]
     JAXJob,
+    /// kubeflow.org/v2beta1 MPIJob
+    #[value(name = "MPIJob")]
+    MPIJob,
     /// No kind
     #[value(name = "none")]
     None,

@@ -417,7 +417,7 @@ mod tests {
                 "[server.kubernetes]\nkinds = [\"none\", \"Pod\"]\n",
                 &[
                     "server.kubernetes.kinds = \"Pod\"",
-                    "must be one of PyTorchJob, TFJob, XGBoostJob, PaddleJob, JAXJob, none",
+                    "must be one of PyTorchJob, TFJob, XGBoostJob, PaddleJob, JAXJob, MPIJob, none",
                 ],
             ),
             (

@@ -196,6 +196,7 @@ fn config(options: &KubernetesServer) -> Result<controllers::Config> {
             ControlledKind::XGBoostJob => Some(JobKind::XGBoostJob),
             ControlledKind::PaddleJob => Some(JobKind::PaddleJob),
             ControlledKind::JAXJob => Some(JobKind::JAXJob),
+            ControlledKind::MPIJob => Some(JobKind::MPIJob),
             ControlledKind::None => None,
         });
         chosen.collect()

@@ -74,6 +74,8 @@ pub struct PodLimits {
     pub temporary: u64,
     /// Whether pods that run as an id assigned by the node see the host's own files read-only.
     pub read_only_host: bool,
+    /// The `muster` program, for pods that ask for it; none if its path is not known.
+    pub command_line: Option<PathBuf>,
 }
 
 /// The spec.

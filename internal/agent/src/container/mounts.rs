@@ -3,6 +3,7 @@
 use devices::allocation::Allocation;
 use devices::nccl;
 use resources::invalid_value::InvalidValue;
+use resources::names;
 use runtime::Mount;
 
 use super::{ContainerError, DEFAULT_MESSAGE_PATH, Parts};
@@ -24,6 +25,14 @@ pub(super) fn mounts(
         && variables.get(nccl::VARIABLE) == Some(nccl::SEEN_AT)
     {
         mounts.push(Mount::bind(topology, nccl::SEEN_AT).read_only());
+    }
+    let asks = parts.pod.metadata.annotations.as_ref();
+    let asks = asks.and_then(|all| all.get(names::COMMAND_LINE));
+    if asks.is_some_and(|value| value == "true")
+        && !parts.in_image
+        && let Some(program) = &parts.bounds.command_line
+    {
+        mounts.push(Mount::bind(program, names::COMMAND_LINE_PATH).read_only());
     }
     // Processes of the node see it at its own path, unless that is private to them.
     if parts.in_image || parts.owner.is_some() {

@@ -81,6 +81,7 @@ fn a_held_process_has_a_home_limits_and_temporary_directories_of_its_own() {
         processes: 77,
         temporary: 1 << 20,
         read_only_host: true,
+        command_line: None,
     };
     let made = |level: &str, in_image: bool| {
         let pod = pod(level);
@@ -527,4 +528,41 @@ fn a_container_with_a_part_of_a_gpu_gets_its_limits() {
     stand.problem = Some("its daemon does not run".into());
     machine.mps.insert("GPU-1".into(), stand);
     assert!(env(&machine).unwrap_err().contains("does not run"));
+}
+
+#[test]
+fn a_pod_that_asks_sees_the_command_line_unless_it_runs_in_an_image() {
+    let shown = |annotation: Option<&str>, in_image: bool| {
+        let annotations = annotation.map(|value| json!({"muster.io/command-line": value}));
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"namespace": "ns", "name": "p", "uid": "u", "annotations": annotations},
+            "spec": {"containers": [{"name": "main", "command": ["x"], "image": "i"}]}}))
+        .unwrap();
+        let bounds = PodLimits {
+            command_line: Some("/opt/muster".into()),
+            ..PodLimits::default()
+        };
+        let parts = Parts {
+            pod: &pod,
+            container: &pod.spec.as_ref().unwrap().containers[0],
+            resolved: None,
+            node: &NodeFieldValues::default(),
+            machine: &NodeHardware::default(),
+            places: &VolumePaths::new(),
+            hosts_file: Path::new("/data/hosts"),
+            message_file: Path::new("/data/message"),
+            log: PathBuf::from("/logs/0.log"),
+            in_image,
+            dev: Path::new("/nonexistent"),
+            owner: None,
+            bounds: &bounds,
+        };
+        let spec = describe(&parts, 0).unwrap();
+        let program = Mount::bind("/opt/muster", "/run/muster/muster").read_only();
+        spec.mounts.contains(&program)
+    };
+    assert!(shown(Some("true"), false));
+    assert!(!shown(Some("true"), true));
+    assert!(!shown(Some("false"), false));
+    assert!(!shown(None, false));
 }

@@ -38,7 +38,7 @@ const ADMIN: Least = Least::Role(UserRole::Admin);
 /// (`plural.group/subresource`).
 type Row = (&'static str, Least, Least, Least);
 
-const ROWS: [Row; 85] = [
+const ROWS: [Row; 87] = [
     ("bindings", ADMIN, ADMIN, ADMIN),
     ("configmaps", VIEWER, MEMBER, MEMBER),
     ("endpoints", VIEWER, LEAD, LEAD),
@@ -134,6 +134,8 @@ const ROWS: [Row; 85] = [
     ("scaledobjects.keda.sh/status", VIEWER, ADMIN, ADMIN),
     ("jaxjobs.kubeflow.org", VIEWER, MEMBER, MEMBER),
     ("jaxjobs.kubeflow.org/status", VIEWER, ADMIN, ADMIN),
+    ("mpijobs.kubeflow.org", VIEWER, MEMBER, MEMBER),
+    ("mpijobs.kubeflow.org/status", VIEWER, ADMIN, ADMIN),
     ("paddlejobs.kubeflow.org", VIEWER, MEMBER, MEMBER),
     ("paddlejobs.kubeflow.org/scale", VIEWER, MEMBER, MEMBER),
     ("paddlejobs.kubeflow.org/status", VIEWER, ADMIN, ADMIN),

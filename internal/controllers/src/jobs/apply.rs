@@ -3,10 +3,8 @@
 
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{ControllerRevision, ReplicaSet};
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, PersistentVolumeClaim, Pod, Service};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use k8s_openapi::api::core::v1::{ObjectReference, Pod, Service};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
 use resources::kinds::PodGroup;
 use serde::Serialize;
@@ -14,6 +12,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use workloads::{Action, Dependent, DependentKind, EventNote, NoteKind, ReconcileOutcome};
 
+use super::dependents::{create, delete, is_gone};
 use super::difference::merge_patch;
 use super::runner::Workload;
 use super::{RunnerObject, api};
@@ -185,14 +184,20 @@ fn comes_first(action: &Action) -> bool {
         action,
         Action::ApplyPodGroup(_)
             | Action::Create(
-                Dependent::Claim(_) | Dependent::ConfigMap(_) | Dependent::Revision(_)
+                Dependent::Claim(_)
+                    | Dependent::Revision(_)
+                    | Dependent::ConfigMap(_)
+                    | Dependent::SshKeys(_)
+                    | Dependent::ServiceAccount(_)
+                    | Dependent::Role(_)
+                    | Dependent::RoleBinding(_)
             )
     )
 }
 
 /// The effect of an action.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum ActionEffect {
+pub(super) enum ActionEffect {
     Created,
     Deleted,
     Changed,
@@ -203,19 +208,19 @@ enum ActionEffect {
 }
 
 /// One action and its result.
-struct ActionOutcome {
-    what: String,
+pub(super) struct ActionOutcome {
+    pub(super) what: String,
     /// For an event: what the action creates or deletes, such as a pod, and its name.
-    object: Option<(&'static str, String)>,
-    deletes: bool,
+    pub(super) object: Option<(&'static str, String)>,
+    pub(super) deletes: bool,
     /// The status says that the object exists.
-    required: bool,
-    result: Result<ActionEffect, kube::Error>,
+    pub(super) required: bool,
+    pub(super) result: Result<ActionEffect, kube::Error>,
 }
 
-struct ActionExecutor {
-    client: Client,
-    namespace: String,
+pub(super) struct ActionExecutor {
+    pub(super) client: Client,
+    pub(super) namespace: String,
     /// The name and uid of the job that was decided on.
     job: (String, Option<String>),
 }
@@ -332,167 +337,6 @@ impl ActionExecutor {
             .await?;
         Ok(job.is_some_and(|job| job.uid() == *uid && job.meta().deletion_timestamp.is_none()))
     }
-
-    async fn change_dependent(
-        &self,
-        kind: DependentKind,
-        name: &str,
-        uid: &str,
-        patch: Value,
-    ) -> Result<ActionEffect, kube::Error> {
-        let (client, namespace) = (&self.client, self.namespace.as_str());
-        match kind {
-            DependentKind::Job => change(&api::<Job>(client, namespace), name, uid, patch).await,
-            DependentKind::ReplicaSet => {
-                change(&api::<ReplicaSet>(client, namespace), name, uid, patch).await
-            }
-            DependentKind::Revision => {
-                change(
-                    &api::<ControllerRevision>(client, namespace),
-                    name,
-                    uid,
-                    patch,
-                )
-                .await
-            }
-            DependentKind::Claim => {
-                change(
-                    &api::<PersistentVolumeClaim>(client, namespace),
-                    name,
-                    uid,
-                    patch,
-                )
-                .await
-            }
-            DependentKind::ConfigMap => {
-                change(&api::<ConfigMap>(client, namespace), name, uid, patch).await
-            }
-            DependentKind::Pod => change(&api::<Pod>(client, namespace), name, uid, patch).await,
-        }
-    }
-
-    async fn delete_dependent(
-        &self,
-        kind: DependentKind,
-        name: &str,
-        uid: String,
-    ) -> Result<ActionEffect, kube::Error> {
-        let (client, namespace) = (&self.client, self.namespace.as_str());
-        let params = DeleteParams::background();
-        match kind {
-            DependentKind::Job => delete(&api::<Job>(client, namespace), name, uid, params).await,
-            DependentKind::ReplicaSet => {
-                delete(&api::<ReplicaSet>(client, namespace), name, uid, params).await
-            }
-            DependentKind::Revision => {
-                delete(
-                    &api::<ControllerRevision>(client, namespace),
-                    name,
-                    uid,
-                    params,
-                )
-                .await
-            }
-            DependentKind::Claim => {
-                delete(
-                    &api::<PersistentVolumeClaim>(client, namespace),
-                    name,
-                    uid,
-                    params,
-                )
-                .await
-            }
-            DependentKind::ConfigMap => {
-                delete(&api::<ConfigMap>(client, namespace), name, uid, params).await
-            }
-            DependentKind::Pod => delete(&api::<Pod>(client, namespace), name, uid, params).await,
-        }
-    }
-
-    async fn create_dependent(&self, dependent: Dependent) -> ActionOutcome {
-        let (client, namespace) = (&self.client, self.namespace.as_str());
-        let (kind, name, result) = match dependent {
-            Dependent::Job(job) => {
-                let result = create(&api::<Job>(client, namespace), &job).await;
-                (DependentKind::Job, job.name_any(), result)
-            }
-            Dependent::ReplicaSet(set) => {
-                let result = create(&api::<ReplicaSet>(client, namespace), &set).await;
-                (DependentKind::ReplicaSet, set.name_any(), result)
-            }
-            Dependent::Revision(revision) => {
-                let result = create(&api::<ControllerRevision>(client, namespace), &revision).await;
-                (DependentKind::Revision, revision.name_any(), result)
-            }
-            Dependent::Claim(claim) => {
-                let result = create(&api::<PersistentVolumeClaim>(client, namespace), &claim).await;
-                (DependentKind::Claim, claim.name_any(), result)
-            }
-            Dependent::ConfigMap(files) => {
-                let result = create(&api::<ConfigMap>(client, namespace), &files).await;
-                (DependentKind::ConfigMap, files.name_any(), result)
-            }
-        };
-        let told = matches!(kind, DependentKind::Job | DependentKind::Claim);
-        ActionOutcome {
-            what: format!("creating {} {name}", kind.as_str()),
-            object: told.then(|| (kind.as_str(), name)),
-            deletes: false,
-            required: matches!(kind, DependentKind::ConfigMap),
-            result,
-        }
-    }
-}
-
-async fn create<K: RunnerObject>(
-    objects: &Api<K>,
-    object: &K,
-) -> Result<ActionEffect, kube::Error> {
-    match objects.create(&PostParams::default(), object).await {
-        Ok(_) => Ok(ActionEffect::Created),
-        // Most often the object is this job's own and the watch has not shown it yet. It may also
-        // be left over from an earlier job of the same name, so the job is checked again soon.
-        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
-            Ok(ActionEffect::InTheWay)
-        }
-        Err(error) => Err(error),
-    }
-}
-
-async fn delete<K: RunnerObject>(
-    objects: &Api<K>,
-    name: &str,
-    uid: String,
-    params: DeleteParams,
-) -> Result<ActionEffect, kube::Error> {
-    let only = Preconditions {
-        uid: Some(uid),
-        resource_version: None,
-    };
-    match objects.delete(name, &params.preconditions(only)).await {
-        Ok(_) => Ok(ActionEffect::Deleted),
-        // The object is gone, or another object has its name now.
-        Err(error) if is_gone(&error) => Ok(ActionEffect::Already),
-        Err(error) => Err(error),
-    }
-}
-
-async fn change<K: RunnerObject>(
-    objects: &Api<K>,
-    name: &str,
-    uid: &str,
-    mut patch: Value,
-) -> Result<ActionEffect, kube::Error> {
-    // A new object may have the same name: the uid identifies the object that was decided on.
-    patch["metadata"]["uid"] = uid.into();
-    match objects
-        .patch(name, &PatchParams::default(), &Patch::Merge(patch))
-        .await
-    {
-        Ok(_) => Ok(ActionEffect::Changed),
-        Err(error) if is_gone(&error) => Ok(ActionEffect::InTheWay),
-        Err(error) => Err(error),
-    }
 }
 
 async fn put_group(groups: &Api<PodGroup>, group: &PodGroup) -> Result<ActionEffect, kube::Error> {
@@ -505,14 +349,6 @@ async fn put_group(groups: &Api<PodGroup>, group: &PodGroup) -> Result<ActionEff
         // The object changed or is gone; the watch will show its current state.
         Err(error) if is_gone(&error) => Ok(ActionEffect::InTheWay),
         Err(error) => Err(error),
-    }
-}
-
-/// The object no longer exists, or another object has its name.
-fn is_gone(error: &kube::Error) -> bool {
-    match error {
-        kube::Error::Api(status) => status.code == 404 || status.code == 409,
-        _ => false,
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures::stream::{Stream, StreamExt as _, select_all};
 use k8s_openapi::api::apps::v1::{ControllerRevision, ReplicaSet};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolumeClaim, Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::DeserializeGuard;
 use kube::runtime::{WatchStreamExt as _, watcher};
@@ -29,6 +29,8 @@ pub(crate) type SelectorOf<K> = fn(&K) -> Option<&LabelSelector>;
 pub(crate) enum Watched {
     /// The pods with this label, or all pods if it is empty. Pods without it are not decoded.
     Pods(&'static str),
+    /// The ConfigMaps with this label.
+    ConfigMaps(&'static str),
     /// Services and PodGroups.
     Gang,
     /// Jobs.
@@ -55,6 +57,7 @@ pub(crate) enum JobWatchEvent<K> {
 pub(crate) enum DependentEvent {
     Pod(Box<watcher::Event<Pod>>),
     Service(Box<watcher::Event<Service>>),
+    ConfigMap(Box<watcher::Event<ConfigMap>>),
     Group(Box<watcher::Event<DeserializeGuard<PodGroup>>>),
     Job(Box<watcher::Event<Job>>),
     ReplicaSet(Box<watcher::Event<ReplicaSet>>),
@@ -82,6 +85,10 @@ pub(crate) fn watches<K: RunnerObject>(client: &Client, watched: &[Watched]) -> 
                     everything().labels(label)
                 };
                 streams.push(dependents(client, chosen, DependentEvent::Pod));
+            }
+            Watched::ConfigMaps(label) => {
+                let chosen = everything().labels(label);
+                streams.push(dependents(client, chosen, DependentEvent::ConfigMap));
             }
             Watched::Gang => {
                 streams.push(dependents(client, everything(), DependentEvent::Service));
@@ -146,6 +153,7 @@ pub(crate) struct Caches<K> {
     pub(crate) jobs: KindMirror<K>,
     pub(crate) pods: Owned<Pod>,
     pub(crate) services: Owned<Service>,
+    pub(crate) config_maps: Owned<ConfigMap>,
     pub(crate) groups: KindMirror<PodGroup>,
     pub(crate) owned_jobs: Owned<Job>,
     pub(crate) replica_sets: Owned<ReplicaSet>,
@@ -177,6 +185,7 @@ impl<K: RunnerObject> Caches<K> {
             jobs: KindMirror::new(),
             pods: Owned::new(adopts.then_some(is_kept)),
             services: Owned::new(None),
+            config_maps: Owned::new(None),
             groups: KindMirror::new(),
             owned_jobs: Owned::new(None),
             replica_sets: Owned::new(adopts.then_some(|_| true)),
@@ -190,6 +199,7 @@ impl<K: RunnerObject> Caches<K> {
     pub(crate) fn is_complete(&self) -> bool {
         let complete = |watched: &Watched| match watched {
             Watched::Pods(_) => self.pods.is_complete(),
+            Watched::ConfigMaps(_) => self.config_maps.is_complete(),
             Watched::Gang => self.services.is_complete() && self.groups.is_complete(),
             Watched::Jobs => self.owned_jobs.is_complete(),
             Watched::ReplicaSets => self.replica_sets.is_complete(),
@@ -214,6 +224,7 @@ impl<K: RunnerObject> Caches<K> {
         let concerned = match event {
             DependentEvent::Pod(event) => self.pods.take(*event, &kind),
             DependentEvent::Service(event) => self.services.take(*event, &kind),
+            DependentEvent::ConfigMap(event) => self.config_maps.take(*event, &kind),
             DependentEvent::Job(event) => self.owned_jobs.take(*event, &kind),
             DependentEvent::ReplicaSet(event) => self.replica_sets.take(*event, &kind),
             DependentEvent::Revision(event) => self.revisions.take(*event, &kind),

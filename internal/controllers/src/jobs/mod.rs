@@ -7,6 +7,7 @@ mod apps;
 mod batch;
 mod caches;
 mod cronjob;
+mod dependents;
 mod difference;
 mod mirror;
 mod nodes;
@@ -16,13 +17,14 @@ mod ray;
 mod rooms;
 mod runner;
 mod sets;
+mod ssh_keys;
 mod training;
 mod volcano;
 
 use std::time::Duration;
 
 use kube::{Client, Resource, core::NamespaceResourceScope};
-use resources::kinds::{JAXJob, PaddleJob, PyTorchJob, TFJob, XGBoostJob};
+use resources::kinds::{JAXJob, MPIJob, PaddleJob, PyTorchJob, TFJob, XGBoostJob};
 use resources::training::{self as training_kinds, TrainingKind};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -64,11 +66,13 @@ pub enum JobKind {
     VolcanoJob,
     /// `ray.io/v1` RayCluster. In a Kubernetes cluster KubeRay controls it.
     RayCluster,
+    /// `kubeflow.org/v2beta1` MPIJob.
+    MPIJob,
 }
 
 impl JobKind {
     /// All kinds.
-    pub const ALL: [JobKind; 13] = [
+    pub const ALL: [JobKind; 14] = [
         JobKind::Deployment,
         JobKind::ReplicaSet,
         JobKind::StatefulSet,
@@ -82,15 +86,17 @@ impl JobKind {
         JobKind::JAXJob,
         JobKind::VolcanoJob,
         JobKind::RayCluster,
+        JobKind::MPIJob,
     ];
 
     /// The training kinds: those that Muster can control in a Kubernetes cluster.
-    pub const TRAINING: [JobKind; 5] = [
+    pub const TRAINING: [JobKind; 6] = [
         JobKind::PyTorchJob,
         JobKind::TFJob,
         JobKind::XGBoostJob,
         JobKind::PaddleJob,
         JobKind::JAXJob,
+        JobKind::MPIJob,
     ];
 
     /// The description of a training kind.
@@ -102,6 +108,7 @@ impl JobKind {
             JobKind::XGBoostJob => Some(&training_kinds::XGBOOST_JOB),
             JobKind::PaddleJob => Some(&training_kinds::PADDLE_JOB),
             JobKind::JAXJob => Some(&training_kinds::JAX_JOB),
+            JobKind::MPIJob => Some(&training_kinds::MPI_JOB),
             JobKind::Deployment
             | JobKind::ReplicaSet
             | JobKind::StatefulSet
@@ -130,6 +137,7 @@ impl JobKind {
             JobKind::JAXJob => "JAXJob",
             JobKind::VolcanoJob => "VolcanoJob",
             JobKind::RayCluster => "RayCluster",
+            JobKind::MPIJob => "MPIJob",
         }
     }
 }
@@ -180,6 +188,7 @@ pub fn spawn(ctx: &Context) -> Vec<ControlLoop> {
             };
             tokio::spawn(kept_running(ctx.clone(), make))
         }
+        JobKind::MPIJob => training::<MPIJob>(ctx, &rooms),
     };
     let jobs = ctx.config.jobs.iter();
     let mut loops: Vec<ControlLoop> = jobs

@@ -10,7 +10,7 @@ use futures::stream::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, ReplicaSet};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
 use kube::{Client, ResourceExt as _};
 use resources::kinds::PodGroup;
 use serde::Serialize;
@@ -42,6 +42,7 @@ pub(crate) struct CachedJob<'a, K> {
     pub(crate) job: &'a K,
     pub(crate) pods: Vec<&'a Pod>,
     pub(crate) services: Vec<&'a Service>,
+    pub(crate) config_maps: Vec<&'a ConfigMap>,
     pub(crate) pod_group: Option<&'a PodGroup>,
     pub(crate) jobs: Vec<&'a Job>,
     pub(crate) replica_sets: Vec<&'a ReplicaSet>,
@@ -188,6 +189,7 @@ impl<W: Workload> Runner<W> {
             job: job.as_ref(),
             pods: with_orphans(&self.caches.pods, &uid, &key),
             services: self.caches.services.of(&uid),
+            config_maps: self.caches.config_maps.of(&uid),
             pod_group: self.caches.groups.get(&key).map(Arc::as_ref),
             jobs: self.caches.owned_jobs.of(&uid),
             replica_sets: with_orphans(&self.caches.replica_sets, &uid, &key),

@@ -4,9 +4,13 @@ use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 
 use jiff::Timestamp;
-use resources::kinds::{JAXJob, PaddleJob, PyTorchJob, TFJob, TrainingJobStatus, XGBoostJob};
+use resources::kinds::{
+    JAXJob, MPIJob, PaddleJob, PyTorchJob, TFJob, TrainingJobStatus, XGBoostJob,
+};
 use resources::names;
-use resources::training::{JAX_JOB, PADDLE_JOB, PYTORCH_JOB, TF_JOB, TrainingKind, XGBOOST_JOB};
+use resources::training::{
+    JAX_JOB, MPI_JOB, PADDLE_JOB, PYTORCH_JOB, TF_JOB, TrainingKind, XGBOOST_JOB,
+};
 use serde_json::Value;
 use workloads::ReconcileOutcome;
 use workloads::training::{
@@ -25,6 +29,8 @@ pub(crate) trait ControlledTraining: RunnerObject + TrainingJob {
     const DESCRIPTION: &'static TrainingKind;
     /// The component that the controller's events name.
     const COMPONENT: &'static str;
+    /// What the controller watches besides the kind.
+    const WATCHED: &'static [Watched] = &[Watched::Pods(names::JOB_NAME), Watched::Gang];
 }
 
 impl ControlledTraining for PyTorchJob {
@@ -46,6 +52,15 @@ impl ControlledTraining for PaddleJob {
 impl ControlledTraining for JAXJob {
     const DESCRIPTION: &'static TrainingKind = &JAX_JOB;
     const COMPONENT: &'static str = "jaxjob-controller";
+}
+impl ControlledTraining for MPIJob {
+    const DESCRIPTION: &'static TrainingKind = &MPI_JOB;
+    const COMPONENT: &'static str = "mpijob-controller";
+    const WATCHED: &'static [Watched] = &[
+        Watched::Pods(names::JOB_NAME),
+        Watched::Gang,
+        Watched::ConfigMaps(names::JOB_NAME),
+    ];
 }
 
 /// The controller of one training kind.
@@ -90,7 +105,7 @@ impl<K: ControlledTraining> Workload for TrainingController<K> {
     type Status = TrainingJobStatus;
 
     const COMPONENT: &'static str = K::COMPONENT;
-    const WATCHED: &'static [Watched] = &[Watched::Pods(names::JOB_NAME), Watched::Gang];
+    const WATCHED: &'static [Watched] = K::WATCHED;
 
     fn noticed(&mut self, key: &ObjectKey, job: Option<&K>) {
         match job.filter(|job| !is_finished(*job)) {
@@ -117,6 +132,7 @@ impl<K: ControlledTraining> Workload for TrainingController<K> {
                 pods: &seen.pods,
                 pod_group: seen.pod_group,
                 services: &seen.services,
+                config_maps: &seen.config_maps,
                 taken_ports,
                 network,
                 scheduler_name,

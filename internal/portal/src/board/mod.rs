@@ -106,7 +106,7 @@ fn follow_training(
     kind: &TrainingKind,
     bump: &Arc<watch::Sender<u64>>,
 ) -> Store<DynamicObject> {
-    let gvk = GroupVersionKind::gvk(training::GROUP, "v1", kind.kind);
+    let gvk = GroupVersionKind::gvk(training::GROUP, kind.version, kind.kind);
     let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural);
     let api = Api::all_with(client.clone(), &resource);
     follow_in(api, resource, bump)

@@ -8,9 +8,10 @@ use crate::access::Caller;
 use crate::json;
 use crate::names::USER;
 use crate::registry::Kind;
+use crate::training::MPI_JOB;
 
 /// The kinds that carry the user; the objects that controllers create from them inherit it.
-pub const OWNED: [&str; 14] = [
+pub const OWNED: [&str; 15] = [
     "Pod",
     "PodGroup",
     "PyTorchJob",
@@ -19,6 +20,7 @@ pub const OWNED: [&str; 14] = [
     "PaddleJob",
     "JAXJob",
     "RayCluster",
+    "MPIJob",
     "Job",
     "CronJob",
     "Deployment",
@@ -135,6 +137,19 @@ pub fn enter_work(
     may.then_some(()).ok_or(PodEntryRefused { user })
 }
 
+/// Whether a pod is a fellow of another one: both belong to the same MPIJob and run for the same user. The launcher of
+/// such a job runs commands in its workers, as itself.
+#[must_use]
+pub fn same_mpi_job(one: &Value, other: &Value) -> bool {
+    let job = |pod: &Value| -> Option<String> {
+        let owners = json::items(pod, &["metadata", "ownerReferences"]);
+        let controller = owners.iter().find(|owner| owner["controller"] == true)?;
+        (controller["kind"] == MPI_JOB.kind).then(|| json::text(controller, &["uid"]).to_owned())
+    };
+    let known = job(one).filter(|uid| !uid.is_empty());
+    known.is_some() && known == job(other) && said(one) == said(other)
+}
+
 /// True if two states of an object run the same containers.
 fn same_work(kind: &Kind, one: &Value, other: &Value) -> bool {
     let (one, other) = (work(kind, one), work(kind, other));
@@ -208,6 +223,29 @@ mod tests {
         let refused = enter_work(&caller("bob"), |_| false, &pod).unwrap_err();
         assert!(refused.to_string().contains("user \"ann\""), "{refused}");
         assert!(enter_work(&caller("bob"), |_| false, &object(json!({}), json!({}))).is_ok());
+    }
+
+    #[test]
+    fn pods_of_one_mpi_job_that_run_for_one_user_are_fellows() {
+        let pod = |kind: &str, uid: &str, user: &str| {
+            let mut pod = object(json!({USER: user}), json!({}));
+            pod["metadata"]["ownerReferences"] =
+                json!([{"kind": kind, "uid": uid, "name": "j", "controller": true}]);
+            pod
+        };
+        let launcher = pod("MPIJob", "u", "ann");
+        assert!(same_mpi_job(&launcher, &pod("MPIJob", "u", "ann")));
+        for other in [
+            pod("MPIJob", "v", "ann"),
+            pod("MPIJob", "u", "bob"),
+            pod("PyTorchJob", "u", "ann"),
+            object(json!({USER: "ann"}), json!({})),
+        ] {
+            assert!(!same_mpi_job(&launcher, &other), "{other}");
+            assert!(!same_mpi_job(&other, &launcher), "{other}");
+        }
+        let free = object(json!({}), json!({}));
+        assert!(!same_mpi_job(&free, &free));
     }
 
     #[test]

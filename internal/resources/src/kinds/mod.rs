@@ -5,6 +5,7 @@
 
 mod jaxjob;
 mod knativeservice;
+mod mpijob;
 mod paddlejob;
 mod podgroup;
 mod pytorchjob;
@@ -20,6 +21,7 @@ mod xgboostjob;
 pub use knativeservice::{KnativeService, KnativeServiceSpec, KnativeServiceStatus};
 
 pub use jaxjob::{JAXJob, JAXJobSpec};
+pub use mpijob::{LauncherCreationPolicy, MPIJob, MPIJobSpec, MpiImplementation};
 pub use paddlejob::{PaddleElasticPolicy, PaddleJob, PaddleJobSpec};
 pub use podgroup::{
     NetworkTopologyMode, NetworkTopologySpec, PodGroup, PodGroupCondition, PodGroupPhase,

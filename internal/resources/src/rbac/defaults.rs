@@ -34,7 +34,7 @@ const RESERVED: [(&str, &str); 4] = [
     ("coordination.k8s.io", "leases"),
 ];
 /// The kinds that a member creates and changes.
-const MEMBERS_OWN: [(&str, &str); 23] = [
+const MEMBERS_OWN: [(&str, &str); 24] = [
     ("", "pods"),
     ("", "configmaps"),
     ("", "secrets"),
@@ -51,6 +51,7 @@ const MEMBERS_OWN: [(&str, &str); 23] = [
     ("batch.volcano.sh", "jobs"),
     ("keda.sh", "scaledobjects"),
     ("kubeflow.org", "jaxjobs"),
+    ("kubeflow.org", "mpijobs"),
     ("kubeflow.org", "paddlejobs"),
     ("kubeflow.org", "pytorchjobs"),
     ("kubeflow.org", "tfjobs"),

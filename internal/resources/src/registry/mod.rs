@@ -112,7 +112,7 @@ pub struct ScalePaths {
 pub type SelectableField = (&'static str, fn(&Value) -> String);
 
 /// Every kind, in the order of discovery.
-static ALL: [Kind; 40] = [
+static ALL: [Kind; 41] = [
     configmap::KIND,
     endpoints::KIND,
     event::KIND,
@@ -136,6 +136,7 @@ static ALL: [Kind; 40] = [
     lease::KIND,
     endpointslice::KIND,
     training::JAX,
+    training::MPI,
     training::PADDLE,
     training::PYTORCH,
     training::TF,
@@ -156,7 +157,7 @@ static ALL: [Kind; 40] = [
 ];
 
 /// The kinds that are also served under a second version, with the same objects.
-static OTHER_VERSIONS: [Kind; 1] = [volcanojob::V1BETA1];
+static OTHER_VERSIONS: [Kind; 2] = [volcanojob::V1BETA1, training::MPI_V1];
 
 /// Every kind, once.
 pub fn all() -> &'static [Kind] {

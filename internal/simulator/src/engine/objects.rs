@@ -135,6 +135,7 @@ impl Maker {
                     pods: &pods.iter().collect::<Vec<_>>(),
                     pod_group: group.as_deref(),
                     services: &services.iter().collect::<Vec<_>>(),
+                    config_maps: &[],
                     taken_ports: &taken,
                     network: &Network::PerPod,
                     scheduler_name: SCHEDULER,

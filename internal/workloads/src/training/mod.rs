@@ -1,10 +1,11 @@
-//! The training kinds of `kubeflow.org/v1`: the training operator's contract, decided from the observed
+//! The training kinds of `kubeflow.org`: the training operator's contract, decided from the observed
 //! state. Owns the order of the decision; the sibling modules own its parts.
 
 mod cleanup;
 mod conditions;
 mod environment;
 mod ledger;
+mod mpi;
 mod phase;
 mod plan;
 mod podgroup;
@@ -20,7 +21,7 @@ mod view;
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use resources::kinds::{PodGroup, TrainingJobStatus};
 use resources::names;
 use resources::numbers::later;
@@ -52,6 +53,8 @@ pub struct ObservedTrainingJob<'a> {
     pub pod_group: Option<&'a PodGroup>,
     /// Services of the job; other Services are ignored.
     pub services: &'a [&'a Service],
+    /// ConfigMaps of the job; other ConfigMaps are ignored.
+    pub config_maps: &'a [&'a ConfigMap],
     /// Rendezvous ports that other jobs hold.
     pub taken_ports: &'a BTreeSet<u16>,
     /// The network of the pods.
@@ -271,20 +274,21 @@ fn keep_up(
             .annotations
             .insert(names::RENDEZVOUS_PORT.to_owned(), port);
     }
-    let present: BTreeSet<&str> = observed
+    outcome.actions.extend(mpi::objects(plan, observed, roster));
+    let mut present: BTreeSet<String> = observed
         .services
         .iter()
         .filter(|service| controlled_by(&service.metadata, plan.meta))
-        .filter_map(|service| service.metadata.name.as_deref())
+        .filter_map(|service| service.metadata.name.clone())
         .collect();
     for replicas in &plan.replicas {
         for slot in roster.of_role(replicas.role) {
             let vacant = slot.standing(replicas) == ReplicaState::Vacant;
-            if vacant && left == 0 {
+            if vacant && (left == 0 || mpi::holds_back(plan, roster, slot.role)) {
                 continue;
             }
             left = left.saturating_sub(usize::from(vacant));
-            if !present.contains(plan.pod_name(slot.role, slot.index).as_str()) {
+            if present.insert(services::name(plan, slot.role, slot.index)) {
                 let service = services::service(plan, replicas, slot.index, &ports);
                 outcome
                     .actions
@@ -292,8 +296,12 @@ fn keep_up(
             }
             if vacant {
                 let lost = ledger.lost(slot.role, slot.index);
-                let scheduler = observed.scheduler_name;
-                let pod = pods::pod(plan, replicas, slot.index, &ports, lost, scheduler);
+                let surroundings = pods::Surroundings {
+                    ports: &ports,
+                    network: observed.network,
+                    scheduler_name: observed.scheduler_name,
+                };
+                let pod = pods::pod(plan, replicas, slot.index, lost, &surroundings);
                 outcome.actions.push(Action::CreatePod(Box::new(pod)));
             }
         }
@@ -309,7 +317,7 @@ fn surplus(
     let wanted: BTreeSet<String> = roster
         .slots
         .iter()
-        .map(|slot| plan.pod_name(slot.role, slot.index))
+        .map(|slot| services::name(plan, slot.role, slot.index))
         .collect();
     let pods = roster
         .surplus

@@ -8,12 +8,19 @@ use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::kinds::{CleanPodPolicy, ReplicaSpec, RestartPolicy, SchedulingPolicy};
 use resources::numbers::{GANG_MEMBERS_MAX, later};
-use resources::training::{ReplicaType, TrainingKind, XGBOOST_JOB};
+use resources::training::{MPI_JOB, ReplicaType, TrainingKind, XGBOOST_JOB};
 
 use super::view::{Details, ElasticBounds, TrainingJobView};
 
-/// The `managedBy` value for which this controller works, as it does if the field is absent.
-const MANAGED_BY: &str = "kubeflow.org/training-operator";
+/// The `managedBy` values for which this controller works, as it does if the field is absent.
+const MANAGED_BY: [&str; 2] = [
+    "kubeflow.org/training-operator",
+    "kubeflow.org/mpi-operator",
+];
+
+/// The restarts of an MPIJob's launcher, if the job does not limit them: those of the Job by which the MPI operator runs
+/// it.
+const LAUNCHER_BACKOFF: u32 = 6;
 
 /// Why a job cannot run: the field and its accepted values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,6 +132,11 @@ impl<'a> ParsedTrainingJob<'a> {
                 "spec.{field}: Chief and Master are two names of one role; use one of them"
             )));
         }
+        if kind.kind == MPI_JOB.kind && !has(ReplicaType::Launcher) {
+            return Err(InvalidJob(format!(
+                "spec.{field}: give a Launcher: it runs mpirun"
+            )));
+        }
         if kind.kind == XGBOOST_JOB.kind && !has(ReplicaType::Master) {
             return Err(InvalidJob(format!(
                 "spec.{field}: give a Master: it runs the tracker"
@@ -188,7 +200,7 @@ impl<'a> ParsedTrainingJob<'a> {
 
     /// The pod (and service) of a replica.
     pub(crate) fn pod_name(&self, role: ReplicaType, index: u32) -> String {
-        format!("{}-{}-{index}", self.name(), role.lower())
+        role.pod_name(self.name(), index)
     }
 
     /// The first replica: the one that the others connect to, and that leads where one leads.
@@ -213,13 +225,20 @@ impl<'a> ParsedTrainingJob<'a> {
         self.job.run_policy.suspend == Some(true)
     }
 
+    /// MPI's workers do not end by themselves: unless the policy says otherwise, they go when the job has ended.
     pub(crate) fn clean_pods(&self) -> CleanPodPolicy {
-        self.job.run_policy.clean_pod_policy.unwrap_or_default()
+        let default = match self.job.details {
+            Details::Mpi(spec) => spec.clean_pod_policy.unwrap_or(CleanPodPolicy::Running),
+            _ => CleanPodPolicy::None,
+        };
+        self.job.run_policy.clean_pod_policy.unwrap_or(default)
     }
 
     pub(crate) fn backoff_limit(&self) -> Option<u32> {
-        let limit = self.job.run_policy.backoff_limit?;
-        Some(u32::try_from(limit).unwrap_or_default())
+        let limit = self.job.run_policy.backoff_limit;
+        let given = limit.map(|limit| u32::try_from(limit).unwrap_or_default());
+        let default = matches!(self.job.details, Details::Mpi(_)).then_some(LAUNCHER_BACKOFF);
+        given.or(default)
     }
 
     pub(crate) fn scheduling(&self) -> Option<&'a SchedulingPolicy> {
@@ -242,7 +261,7 @@ impl<'a> ParsedTrainingJob<'a> {
 /// Whether `managedBy` names another controller for this job.
 pub(crate) fn managed_elsewhere(job: &TrainingJobView<'_>) -> bool {
     let manager = job.run_policy.managed_by.as_deref();
-    manager.is_some_and(|manager| manager != MANAGED_BY)
+    manager.is_some_and(|manager| !MANAGED_BY.contains(&manager))
 }
 
 fn read_elastic(bounds: ElasticBounds, asked: Option<i32>) -> Result<Elastic, InvalidJob> {
@@ -302,7 +321,7 @@ fn read_replicas<'a>(
         kind,
         role,
         count,
-        restart: spec.restart_policy.unwrap_or(kind.restart_policy),
+        restart: spec.restart_policy.unwrap_or(kind.default_restart(role)),
         template: &spec.template,
     };
     if replicas.main_container().is_none() {

@@ -8,8 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::amounts::{self, Amounts};
 use resources::kinds::{PodGroup, PodGroupSpec};
 use resources::names;
-use resources::training::{API_VERSION, ReplicaType};
+use resources::training::ReplicaType;
 
+use super::mpi;
 use super::plan::ParsedTrainingJob;
 use crate::ownership::{controlled_by, controller_reference};
 use crate::terms;
@@ -33,7 +34,7 @@ pub(crate) fn change(
                 name: Some(plan.name().to_owned()),
                 namespace: plan.meta.namespace.clone(),
                 owner_references: Some(vec![controller_reference(
-                    API_VERSION,
+                    &plan.kind.api_version(),
                     plan.kind.kind,
                     plan.meta,
                 )]),
@@ -125,10 +126,12 @@ fn wanted_spec(plan: &ParsedTrainingJob<'_>) -> PodGroupSpec {
     }
 }
 
-/// All replicas; of an elastic job's workers only the required minimum.
+/// All replicas; of an elastic job's workers only the required minimum. A launcher that waits for its workers is no
+/// member: its pod would keep the others from being placed.
 fn smallest_gang(plan: &ParsedTrainingJob<'_>) -> u32 {
     let count = |role: ReplicaType, count: u32| match (role, &plan.elastic) {
         (ReplicaType::Worker, Some(elastic)) => count.min(elastic.min),
+        (ReplicaType::Launcher, _) if mpi::launcher_waits(plan) => 0,
         _ => count,
     };
     plan.replicas
@@ -141,7 +144,11 @@ fn smallest_gang(plan: &ParsedTrainingJob<'_>) -> u32 {
 fn members_by_task(plan: &ParsedTrainingJob<'_>, members: u32) -> Vec<(ReplicaType, u32)> {
     let mut left = members;
     let mut tasks = Vec::new();
+    let waits = mpi::launcher_waits(plan);
     for replicas in &plan.replicas {
+        if waits && replicas.role == ReplicaType::Launcher {
+            continue;
+        }
         let count = replicas.count.min(left);
         left -= count;
         if count > 0 {

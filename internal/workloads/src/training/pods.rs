@@ -6,11 +6,12 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::kinds::RestartPolicy;
 use resources::names;
-use resources::training::{API_VERSION, ReplicaType, TrainingKind};
+use resources::training::{ReplicaType, TrainingKind};
 
 use super::environment;
+use super::mpi;
 use super::plan::{ParsedTrainingJob, Replicas};
-use super::rendezvous::Ports;
+use super::rendezvous::{Network, Ports};
 use super::view::Details;
 use crate::ownership::controller_reference;
 use crate::terms;
@@ -18,20 +19,27 @@ use crate::terms;
 /// The longest host name.
 const HOSTNAME_MAX: usize = 63;
 
+/// What a pod's definition takes from outside its job.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) ports: &'a Ports,
+    pub(crate) network: &'a Network,
+    /// The scheduler that places pods whose template names none.
+    pub(crate) scheduler_name: &'a str,
+}
+
 /// The pod of one replica. A pod that replaces one `lost` with its node may use spare nodes.
 pub(crate) fn pod(
     plan: &ParsedTrainingJob<'_>,
     replicas: &Replicas<'_>,
     index: u32,
-    ports: &Ports,
     lost: bool,
-    scheduler_name: &str,
+    surroundings: &Surroundings<'_>,
 ) -> Pod {
     let name = plan.pod_name(replicas.role, index);
     let template = replicas.template;
     let template_meta = template.metadata.clone().unwrap_or_default();
     let mut spec = template.spec.clone().unwrap_or_default();
-    let variables = environment::variables(plan, replicas.role, index, ports);
+    let variables = environment::variables(plan, replicas.role, index, surroundings);
     for container in &mut spec.containers {
         environment::add(container, &variables);
     }
@@ -44,7 +52,7 @@ pub(crate) fn pod(
         .unwrap_or_default()
         .is_empty()
     {
-        spec.scheduler_name = Some(scheduler_name.to_owned());
+        spec.scheduler_name = Some(surroundings.scheduler_name.to_owned());
     }
     spec.restart_policy = Some(pod_restart_policy(replicas.restart).to_owned());
 
@@ -59,6 +67,9 @@ pub(crate) fn pod(
         names::TASK_SPEC.to_owned(),
         replicas.role.lower().to_owned(),
     );
+    if let Some(settings) = mpi::Settings::of(plan, surroundings.network) {
+        mpi::prepare(plan, &settings, replicas, &mut spec, &mut annotations);
+    }
     terms::run_for(plan.meta, &mut labels, &mut annotations);
     Pod {
         metadata: ObjectMeta {
@@ -68,7 +79,7 @@ pub(crate) fn pod(
             annotations: Some(annotations),
             finalizers: template_meta.finalizers,
             owner_references: Some(vec![controller_reference(
-                API_VERSION,
+                &plan.kind.api_version(),
                 plan.kind.kind,
                 plan.meta,
             )]),

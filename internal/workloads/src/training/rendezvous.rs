@@ -91,6 +91,10 @@ pub(crate) fn ports(
 /// elastic: its workers find each other as the user arranges.
 fn needs_port(plan: &ParsedTrainingJob<'_>, chosen: &BTreeMap<ReplicaType, u16>) -> bool {
     let missing = |role: ReplicaType| !chosen.contains_key(&role);
+    // MPI's processes choose their ports themselves.
+    if matches!(plan.job.details, Details::Mpi(_)) {
+        return false;
+    }
     if plan.kind.port_for_each_replica {
         return plan.replicas.iter().any(|replicas| missing(replicas.role));
     }

@@ -129,12 +129,8 @@ fn for_good(pod: &Pod, replicas: &Replicas<'_>) -> bool {
     }
 }
 
-/// Reads `<job>-<role>-<index>`.
+/// The replica whose pod has this name.
 fn replica_of(kind: &TrainingKind, job: &str, pod: &str) -> Option<(ReplicaType, u32)> {
-    let rest = pod.strip_prefix(job)?.strip_prefix('-')?;
-    kind.roles.iter().copied().find_map(|role| {
-        let digits = rest.strip_prefix(role.lower())?.strip_prefix('-')?;
-        let index: u32 = digits.parse().ok()?;
-        (index.to_string() == digits).then_some((role, index))
-    })
+    let mut roles = kind.roles.iter().copied();
+    roles.find_map(|role| Some((role, role.index_in(job, pod)?)))
 }

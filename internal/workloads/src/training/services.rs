@@ -4,30 +4,47 @@ use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use resources::names;
-use resources::training::API_VERSION;
+use resources::training::ReplicaType;
 
 use super::plan::{ParsedTrainingJob, Replicas};
 use super::pods::replica_labels;
 use super::rendezvous::Ports;
+use super::view::Details;
 use crate::ownership::controller_reference;
 
-/// The Service of one replica; it has the pod's name.
+/// The labels that all pods of a job have.
+const OF_JOB: [&str; 2] = [names::JOB_NAME, names::OPERATOR_NAME];
+
+/// The name of a replica's Service: that of its pod. The replicas of an MPIJob share one, in whose domain each has its
+/// host name.
+pub(crate) fn name(plan: &ParsedTrainingJob<'_>, role: ReplicaType, index: u32) -> String {
+    match plan.job.details {
+        Details::Mpi(_) => plan.name().to_owned(),
+        _ => plan.pod_name(role, index),
+    }
+}
+
+/// The Service of one replica.
 pub(crate) fn service(
     plan: &ParsedTrainingJob<'_>,
     replicas: &Replicas<'_>,
     index: u32,
     ports: &Ports,
 ) -> Service {
-    let labels = replica_labels(plan, replicas.role, index);
+    let shared = matches!(plan.job.details, Details::Mpi(_));
+    let mut labels = replica_labels(plan, replicas.role, index);
+    if shared {
+        labels.retain(|key, _| OF_JOB.contains(&key.as_str()));
+    }
     let mut selector = labels.clone();
     selector.remove(names::JOB_ROLE);
     Service {
         metadata: ObjectMeta {
-            name: Some(plan.pod_name(replicas.role, index)),
+            name: Some(name(plan, replicas.role, index)),
             namespace: plan.meta.namespace.clone(),
             labels: Some(labels),
             owner_references: Some(vec![controller_reference(
-                API_VERSION,
+                &plan.kind.api_version(),
                 plan.kind.kind,
                 plan.meta,
             )]),

@@ -27,8 +27,15 @@ pub(crate) fn has_succeeded(plan: &ParsedTrainingJob<'_>, roster: &Roster<'_>) -
     }
 }
 
-/// The chief or the master runs, or without one any worker.
+/// The chief or the master runs, or without one any worker. Of an MPIJob the launcher and all workers run.
 pub(crate) fn is_running(plan: &ParsedTrainingJob<'_>, roster: &Roster<'_>) -> bool {
+    if matches!(plan.job.details, Details::Mpi(_)) {
+        return plan.replicas.iter().all(|replicas| {
+            roster
+                .of_role(replicas.role)
+                .all(|slot| slot.standing(replicas) == ReplicaState::Running)
+        });
+    }
     leading(plan).is_some_and(|replicas| {
         roster
             .of_role(replicas.role)

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use resources::kinds::{
-    ElasticPolicy, JAXJob, PaddleJob, PyTorchJob, ReplicaSpec, RunPolicy, SuccessPolicy, TFJob,
-    TrainingJobStatus, XGBoostJob,
+    ElasticPolicy, JAXJob, MPIJob, MPIJobSpec, PaddleJob, PyTorchJob, ReplicaSpec, RunPolicy,
+    SuccessPolicy, TFJob, TrainingJobStatus, XGBoostJob,
 };
-use resources::training::{JAX_JOB, PADDLE_JOB, PYTORCH_JOB, TF_JOB, TrainingKind, XGBOOST_JOB};
+use resources::training::{
+    JAX_JOB, MPI_JOB, PADDLE_JOB, PYTORCH_JOB, TF_JOB, TrainingKind, XGBOOST_JOB,
+};
 
 /// A training job of any kind.
 #[derive(Clone, Copy)]
@@ -61,6 +63,8 @@ pub enum Details<'a> {
     Paddle,
     /// JAXJob.
     Jax,
+    /// MPIJob, with its whole spec.
+    Mpi(&'a MPIJobSpec),
 }
 
 /// A typed training job.
@@ -132,4 +136,7 @@ training_job!(
 );
 training_job!(JAXJob, JAX_JOB, jax_replica_specs, |_| None, |_| {
     Details::Jax
+});
+training_job!(MPIJob, MPI_JOB, mpi_replica_specs, |_| None, |job| {
+    Details::Mpi(&job.spec)
 });

@@ -8,7 +8,7 @@ use crate::json;
 use crate::numbers::GANG_MEMBERS_MAX;
 use crate::registry::meta::{self, NameRule};
 use crate::registry::pod::{check_quantity, check_template, default_template};
-use crate::training::{ReplicaType, TrainingKind, XGBOOST_JOB};
+use crate::training::{MPI_JOB, ReplicaType, TrainingKind, XGBOOST_JOB};
 
 const RESTART_POLICIES: [&str; 4] = ["Always", "OnFailure", "Never", "ExitCode"];
 const CLEAN_POLICIES: [&str; 3] = ["All", "Running", "None"];
@@ -62,6 +62,7 @@ fn run_policy(policy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let manager = json::text(policy, &["managedBy"]);
     let managers = [
         "kubeflow.org/training-operator",
+        "kubeflow.org/mpi-operator",
         "kueue.x-k8s.io/multikueue",
     ];
     if !manager.is_empty() && !managers.contains(&manager) {
@@ -91,6 +92,12 @@ fn replicas(kind: &TrainingKind, job: &Value, path: &Path<'_>, errors: &mut Vec<
         errors.push(FieldError::forbidden(
             &path.key("Master"),
             "must not be used with Chief: a job has one of them",
+        ));
+    }
+    if kind.kind == MPI_JOB.kind && !has(ReplicaType::Launcher) {
+        errors.push(FieldError::required(
+            &path.key("Launcher"),
+            "a job has one launcher, which runs mpirun",
         ));
     }
     if kind.kind == XGBOOST_JOB.kind && !has(ReplicaType::Master) {

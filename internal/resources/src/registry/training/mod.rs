@@ -3,6 +3,7 @@
 
 mod checks;
 mod elastic;
+mod mpi;
 
 use kube::CustomResourceExt as _;
 use serde_json::Value;
@@ -13,7 +14,9 @@ use super::{Kind, ScalePaths, Source, TableColumn};
 use crate::json;
 use crate::kinds;
 use crate::names;
-use crate::training::{self, JAX_JOB, PADDLE_JOB, PYTORCH_JOB, TF_JOB, TrainingKind, XGBOOST_JOB};
+use crate::training::{
+    self, JAX_JOB, MPI_JOB, PADDLE_JOB, PYTORCH_JOB, TF_JOB, TrainingKind, XGBOOST_JOB,
+};
 
 const COLUMNS: &[TableColumn] = &[
     NAME,
@@ -125,12 +128,44 @@ pub(super) const JAX: Kind = Kind {
     ..BASE
 };
 
+pub(super) const MPI: Kind = Kind {
+    kind: MPI_JOB.kind,
+    version: MPI_JOB.version,
+    plural: MPI_JOB.plural,
+    singular: MPI_JOB.singular,
+    list_kind: MPI_JOB.list_kind,
+    short_names: &["mj"],
+    definition: Some(kinds::MPIJob::crd),
+    schema: "org.kubeflow.v2beta1.MPIJob",
+    default: |job| {
+        mpi::default(job);
+        default(&MPI_JOB, job);
+    },
+    validate: |new, old| {
+        let mut errors = checks::validate(&MPI_JOB, new, old);
+        mpi::check(new, &mut errors);
+        errors
+    },
+    ..BASE
+};
+
+/// The same kind under the version of the training operator.
+pub(super) const MPI_V1: Kind = Kind {
+    version: "v1",
+    schema: "org.kubeflow.v1.MPIJob",
+    stored: Some(MPI_JOB.version),
+    ..MPI
+};
+
 fn default(kind: &TrainingKind, job: &mut Value) {
     let Some(spec) = json::object(job, "spec") else {
         return;
     };
     if let Some(policy) = json::object(spec, "runPolicy") {
-        json::fill_text(policy, "cleanPodPolicy", "None");
+        // An MPIJob's policy depends on whether the user names one.
+        if kind.kind != MPI_JOB.kind {
+            json::fill_text(policy, "cleanPodPolicy", "None");
+        }
         json::fill(policy, "suspend", false);
         if let Some(scheduling) = json::child(policy, "schedulingPolicy") {
             json::canonical_quantities(scheduling, "minResources");
@@ -153,11 +188,15 @@ fn default(kind: &TrainingKind, job: &mut Value) {
             specs.insert(right.to_owned(), value);
         }
     }
-    let policy = match kind.restart_policy {
-        kinds::RestartPolicy::Never => "Never",
-        _ => "OnFailure",
-    };
-    for (_, replica) in specs.iter_mut() {
+    for (key, replica) in specs.iter_mut() {
+        let restart = match kind.role(key) {
+            Some(role) => kind.default_restart(role),
+            None => kind.restart_policy,
+        };
+        let policy = match restart {
+            kinds::RestartPolicy::Never => "Never",
+            _ => "OnFailure",
+        };
         json::fill(replica, "replicas", 1);
         json::fill_text(replica, "restartPolicy", policy);
     }

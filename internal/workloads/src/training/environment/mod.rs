@@ -2,6 +2,7 @@
 //! variable that the user set is kept. Each kind has a module; what they share is here.
 
 mod jax;
+mod mpi;
 mod paddle;
 mod tensorflow;
 mod torch;
@@ -11,7 +12,7 @@ use k8s_openapi::api::core::v1::{Container, EnvVar};
 use resources::training::ReplicaType;
 
 use super::plan::ParsedTrainingJob;
-use super::rendezvous::Ports;
+use super::pods::Surroundings;
 use super::view::Details;
 
 /// The variables of one replica, in order.
@@ -19,8 +20,9 @@ pub(crate) fn variables(
     plan: &ParsedTrainingJob<'_>,
     role: ReplicaType,
     index: u32,
-    ports: &Ports,
+    surroundings: &Surroundings<'_>,
 ) -> Vec<EnvVar> {
+    let ports = surroundings.ports;
     match plan.job.details {
         Details::Torch { elastic, processes } => torch::variables(
             plan,
@@ -35,6 +37,7 @@ pub(crate) fn variables(
         Details::XGBoost => xgboost::variables(plan, role, index, ports),
         Details::Paddle => paddle::variables(plan, role, index, ports),
         Details::Jax => jax::variables(plan, role, index, ports),
+        Details::Mpi(spec) => mpi::variables(plan, spec, role, surroundings.network),
     }
 }
 

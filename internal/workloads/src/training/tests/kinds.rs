@@ -44,6 +44,7 @@ fn decided(
         pods,
         pod_group: None,
         services: &[],
+        config_maps: &[],
         taken_ports: &BTreeSet::from([16_001]),
         network,
         scheduler_name: "muster",

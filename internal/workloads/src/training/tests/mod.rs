@@ -6,6 +6,7 @@ mod environment;
 mod gang;
 mod kinds;
 mod lifecycle;
+mod mpi;
 mod properties;
 mod restarts;
 mod world;

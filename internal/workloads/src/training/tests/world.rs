@@ -90,6 +90,7 @@ impl World {
                 pods: &pods,
                 pod_group: self.group.as_ref(),
                 services: &services,
+                config_maps: &[],
                 taken_ports: &self.taken,
                 network: &self.network,
                 scheduler_name: &self.scheduler_name,
