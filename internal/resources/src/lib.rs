@@ -29,6 +29,7 @@ pub mod node_event;
 pub mod node_match;
 pub mod numbers;
 pub mod parts;
+pub mod pod_ranges;
 pub mod quantity;
 pub mod queue_status;
 pub mod quota_refusal;
