@@ -31,7 +31,7 @@ pub use serving::{
     ServerOptions, Up,
 };
 pub use setup::{Setup, SetupAgent, SetupOptions, SetupServer};
-pub use tenancy::HostFiles;
+pub use tenancy::{HostFiles, PodNetwork};
 pub use tls::{AcmeSettings, KeyFiles, TlsOptions, TlsSource};
 
 /// Schedules AI workloads on your own machines: a gang starts with all its pods or not at all.

@@ -23,6 +23,7 @@ use crate::error::AgentError;
 use crate::eviction::PodDisk;
 use crate::identity::Trust;
 use crate::metrics::Listen;
+use crate::pod_network::PodNetworkMode;
 use crate::upgrade::BinaryUpgrade;
 
 /// Default maximum number of pods on a node.
@@ -137,6 +138,8 @@ pub struct AgentConfig {
     pub pod_processes: u64,
     /// Maximum number of pods on the node.
     pub max_pods: u32,
+    /// Which network pods are in.
+    pub pod_network: PodNetworkMode,
     /// What pods may not use of the machine.
     pub reserved: Reserved,
     /// Disk limit of a pod that specifies none.
@@ -252,6 +255,7 @@ mod tests {
             pod_ids: crate::POD_IDS,
             pod_processes: POD_PROCESSES,
             max_pods: MAX_PODS,
+            pod_network: PodNetworkMode::default(),
             reserved: Reserved::default(),
             pod_disk: PodDisk::Share,
             read_only_host: true,

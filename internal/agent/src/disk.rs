@@ -82,6 +82,11 @@ impl DataLayout {
         }
     }
 
+    /// The directory of the pods' networks.
+    pub fn networks(&self) -> PathBuf {
+        self.data.join("networks")
+    }
+
     /// The directory of all logs, which outlast the pods.
     pub fn logs(&self) -> PathBuf {
         self.data.join("logs")

@@ -20,6 +20,14 @@ pub enum AgentError {
         /// The operating system's error.
         source: std::io::Error,
     },
+    /// Pods cannot have networks of their own here.
+    #[error("--pod-network own: {0}; or start the agent with --pod-network host")]
+    PodNetwork(#[source] network::NetworkError),
+    /// The networks of pods of an earlier agent cannot be handled.
+    #[error(
+        "pods of an earlier agent have networks of their own, which this one cannot handle: {0}"
+    )]
+    EarlierPodNetworks(#[source] network::NetworkError),
     /// Another version's agent wrote the data directory.
     #[error(
         "{} was written by another agent's format ({found:?}; this agent reads formats up to {newest}); run the newer \

@@ -12,14 +12,24 @@ use resources::quantity::Quantity;
 pub struct NodeFieldValues {
     /// The node's name.
     pub name: String,
-    /// Its address, which is also its pods' address.
+    /// Its address, which is also the address of pods in its network.
     pub ip: String,
+    /// The address of the pod, if the pod has a network of its own.
+    pub pod_ip: Option<String>,
     /// Its CPUs: the limit of a container without one.
     pub cpus: u32,
     /// Its memory in bytes.
     pub memory_bytes: u64,
     /// Where pods reach the API.
     pub api: Option<ApiAddress>,
+}
+
+impl NodeFieldValues {
+    /// The pod's address.
+    #[must_use]
+    pub fn of_pod(&self) -> &str {
+        self.pod_ip.as_deref().unwrap_or(&self.ip)
+    }
 }
 
 /// The address of the API, as the variables `KUBERNETES_SERVICE_*` give it to containers.
@@ -115,9 +125,8 @@ pub fn field(
         "spec.serviceAccountName" => Ok(spec
             .and_then(|spec| spec.service_account_name.clone())
             .unwrap_or_else(|| "default".to_owned())),
-        "status.hostIP" | "status.hostIPs" | "status.podIP" | "status.podIPs" => {
-            Ok(node.ip.clone())
-        }
+        "status.hostIP" | "status.hostIPs" => Ok(node.ip.clone()),
+        "status.podIP" | "status.podIPs" => Ok(node.of_pod().to_owned()),
         other => Err(ReferenceError::Path(other.to_owned())),
     }
 }
@@ -246,6 +255,7 @@ mod tests {
         NodeFieldValues {
             name: "n".to_owned(),
             ip: "10.0.0.1".to_owned(),
+            pod_ip: None,
             cpus: 8,
             memory_bytes: 16 << 30,
             api: None,

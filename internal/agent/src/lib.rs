@@ -31,6 +31,7 @@ mod node_fault;
 mod outbox;
 mod own_pods;
 mod pairing;
+mod pod_network;
 mod pod_source;
 mod pods;
 mod prober;
@@ -64,6 +65,7 @@ pub use hardware::nccl::TreeDelivery as TellTopology;
 pub use identity::Trust;
 pub use kubelet::{DeviceDelivery, KUBELET_DIR, KubeletConfig, KubeletError, run_with_kubelet};
 pub use metrics::{Listen, NoPort, PORT};
+pub use pod_network::PodNetworkMode;
 pub use tenants::POD_IDS;
 pub use trust::{PinnedAuthority, parse_fingerprint};
 pub use upgrade::{Begin, BinaryUpgrade, UpgradeError};
@@ -143,6 +145,7 @@ pub async fn run_with(
     let pods = Pods::new(node.clone());
     // Before the first session: pods of an earlier agent are handled even without a server.
     pods.recover().await?;
+    node.networks.retain(pods.uids()).await;
     node.machine.lock().withhold(&pods.held_as());
     let whose: Arc<dyn PodSource> = Arc::new(OwnPods {
         node: node.clone(),

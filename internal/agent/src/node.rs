@@ -27,6 +27,7 @@ use crate::lifecycle::StartBlock;
 use crate::logs::LogStore;
 use crate::node_fault::NodeFault;
 use crate::outbox::Outbox;
+use crate::pod_network::NodePodNetworks;
 use crate::tenants::Tenants;
 
 /// The node.
@@ -71,6 +72,8 @@ pub struct AgentNode {
     pub disk_bytes: Option<u64>,
     /// Whether its disk is too full.
     pub pressure: Pressure,
+    /// The networks of its pods.
+    pub networks: NodePodNetworks,
     /// Runs processes.
     pub process: Arc<dyn ContainerEngine>,
     /// Runs images.

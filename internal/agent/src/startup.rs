@@ -26,6 +26,7 @@ use crate::logs::LogStore;
 use crate::node::{AgentNode, GpuSharing};
 use crate::node_fault::NodeFault;
 use crate::outbox::Outbox;
+use crate::pod_network::NodePodNetworks;
 use crate::tenants::Tenants;
 use crate::{accounts, eviction, metrics};
 
@@ -50,6 +51,7 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
     config.check()?;
     let port = metrics::open(config.metrics).await?;
     let layout = DataLayout::open(&config.data)?;
+    let networks = NodePodNetworks::open(&layout, config.pod_network)?;
     let source = config.hardware();
     let xids = XidMonitor::listen(xid_settings(config), source.clone());
     let mut device_monitor = DeviceMonitor::new(source.clone());
@@ -102,6 +104,7 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
         facts: NodeFieldValues {
             name: config.node_name.clone(),
             ip: config.node_ip.to_string(),
+            pod_ip: None,
             cpus: machine.inventory.cpus,
             memory_bytes: machine.inventory.memory_bytes,
             api: ApiAddress::of(&config.server),
@@ -130,6 +133,7 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
         fault,
         disk_bytes,
         pressure: eviction::Pressure::default(),
+        networks,
         process: engines.process,
         images: engines.images,
         host_images: config.host_images,

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
+use network::PodNetwork;
 use resources::names::{EVICTED, NODE_UNFIT};
 use rpc::agent::v1::{Assign, PodGone};
 use runtime::{ContainerExit, ContainerId, ContainerState, ContainerStatus, ExitReason};
@@ -23,6 +24,7 @@ use crate::container;
 use crate::disk::PodDir;
 use crate::engine::{ContainerEngine, NotStarted};
 use crate::eviction::PressureReason;
+use crate::fields::NodeFieldValues;
 use crate::lifecycle::{
     Gates, PodLifecycle, PodPlan, ProbeVerdict, RunEnd, RunObservation, StartBlock, WorkerAction,
 };
@@ -50,6 +52,10 @@ pub struct Worker {
     places: Option<VolumePaths>,
     /// The user that the pod runs as, once that is determined.
     owner: Option<ProcessOwner>,
+    /// The pod's own network, once it is made.
+    network: Option<PodNetwork>,
+    /// The facts of the node and the pod's address.
+    facts: NodeFieldValues,
     problem: Option<StartBlock>,
     gates: Gates,
     /// The pod must end for good: its record is removed when nothing of it runs.
@@ -107,9 +113,14 @@ impl Worker {
             dir,
             plan,
             kept: PodLifecycle::default(),
-            machine: start.machine,
             places: None,
             owner: None,
+            network: None,
+            facts: NodeFieldValues {
+                pod_ip: start.machine.address.map(|address| address.to_string()),
+                ..start.node.facts.clone()
+            },
+            machine: start.machine,
             problem: None,
             gates: Gates::default(),
             leaving,
@@ -350,27 +361,42 @@ impl Worker {
         let (node, dir) = (self.node.clone(), self.dir.clone());
         let (pod, data) = (self.pod.clone(), self.assigned.volumes.clone());
         let label = self.assigned.unix_account.clone();
+        let own_network = self.has_own_network();
+        let process = self.process();
+        let (uid, mut facts) = (self.plan.uid.clone(), self.facts.clone());
         // In the background, because the account lookup may ask a directory service.
         let made = tokio::task::spawn_blocking(move || {
             let owner =
                 (node.tenants.owner(&pod, &label)).map_err(|why| ("NoPodUser", why.to_string()))?;
+            let network = own_network
+                .then(|| node.networks.attach(&uid, process))
+                .transpose();
+            let network = network.map_err(|why| ("FailedCreatePodSandBox", why.to_string()))?;
+            if let Some(network) = &network {
+                facts.pod_ip = Some(network.address.to_string());
+            }
             let places = volumes::prepare(&volumes::VolumeInputs {
                 pod: &pod,
                 data: &data,
-                node: &node.facts,
+                node: &facts,
                 pod_dir: &dir.volumes(),
                 claims_dir: &node.layout.claims(),
                 owner: owner.as_ref().map(|owner| (owner.uid, owner.gid)),
                 group: confinement::fs_group(&pod, owner.as_ref()),
             })
             .map_err(|why| ("FailedMount", why.to_string()))?;
-            Ok::<_, (&'static str, String)>((owner, places))
+            Ok::<_, (&'static str, String)>((owner, network, places))
         })
         .await
         .unwrap_or_else(|error| Err(("FailedMount", error.to_string())));
         match made {
-            Ok((owner, places)) => {
+            Ok((owner, network, places)) => {
                 self.owner = owner;
+                if let Some(network) = &network {
+                    self.facts.pod_ip = Some(network.address.to_string());
+                    self.machine.address = Some(network.address);
+                }
+                self.network = network;
                 self.places = Some(places);
                 self.problem = None;
                 self.write_hosts();
@@ -400,7 +426,7 @@ impl Worker {
         }
         names.dedup();
         let text = crate::hosts::text(
-            &self.node.facts.ip,
+            self.facts.of_pod(),
             &names,
             &self.assigned.hosts,
             aliases.unwrap_or_default(),
@@ -408,6 +434,23 @@ impl Worker {
         if let Err(error) = runtime::volumes::write_in_place(&self.dir.hosts(), text.as_bytes()) {
             tracing::warn!(pod = self.plan.name, %error, "a pod's hosts file was not written");
         }
+    }
+
+    /// A process of the pod, if any runs.
+    fn process(&self) -> Option<i32> {
+        let engine = self.engine.as_ref().ok()?;
+        let of_pod = engine.list().into_iter();
+        let mut running =
+            of_pod.filter(|status| status.pod.uid == self.plan.uid && status.is_running());
+        running.find_map(|status| engine.processes(&status.id).first().copied())
+    }
+
+    /// Whether the pod has, or is to have, a network of its own.
+    fn has_own_network(&self) -> bool {
+        let engine = self.engine.as_ref();
+        let as_process = engine.is_ok_and(|engine| !engine.renumbers_devices());
+        let networks = &self.node.networks;
+        networks.wanted(&self.pod, as_process, &self.machine)
     }
 
     /// The reasons that prevent containers from starting now.
@@ -493,6 +536,7 @@ impl Worker {
         if let Ok(engine) = &self.engine {
             engine.release(&self.plan.uid).await;
         }
+        self.node.networks.detach(&self.plan.uid).await;
         self.remove_directory().await;
         self.node.outbox.gone(PodGone {
             namespace: self.plan.namespace.clone(),

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use resources::pod_ranges::Ipv4Range;
+use rpc::agent::v1::{PodNetwork, PodRoute};
 
 use crate::hosts::HostsPod;
 
@@ -18,6 +20,8 @@ pub struct Index {
     by_node: BTreeMap<String, BTreeSet<IndexKey>>,
     services: BTreeMap<IndexKey, Arc<Service>>,
     addresses: BTreeMap<String, String>,
+    /// The ranges of the nodes whose pods have addresses of their own.
+    ranges: BTreeMap<String, Ipv4Range>,
     /// Counts the changes in a namespace that hosts files may show.
     names_version: BTreeMap<String, u64>,
     /// True for each of pods, services and nodes after its first list.
@@ -161,6 +165,13 @@ impl Index {
         let Some(name) = node.metadata.name.as_deref() else {
             return touched;
         };
+        let range = crate::pod_ranges::range_of(node);
+        let moved = self.ranges.get(name) != range.as_ref();
+        if let Some(range) = range.filter(|_| moved) {
+            self.ranges.insert(name.to_owned(), range);
+        } else if moved {
+            self.ranges.remove(name);
+        }
         let address = node
             .status
             .as_ref()
@@ -169,7 +180,13 @@ impl Index {
             .flatten()
             .find(|address| address.type_ == "InternalIP")
             .map(|address| address.address.clone());
-        if self.addresses.get(name) == address.as_ref() {
+        let same = self.addresses.get(name) == address.as_ref();
+        if moved || (!same && range.is_some()) {
+            // Every such node has a route to every other one.
+            touched.nodes.extend(self.ranges.keys().cloned());
+            touched.add(Some(name));
+        }
+        if same {
             return touched;
         }
         match address {
@@ -189,9 +206,31 @@ impl Index {
         touched
     }
 
-    /// Removes a node's address.
-    pub fn remove_node(&mut self, name: &str) {
+    /// Removes a node's address and range.
+    pub fn remove_node(&mut self, name: &str) -> Touched {
         self.addresses.remove(name);
+        let mut touched = Touched::default();
+        if self.ranges.remove(name).is_some() {
+            touched.nodes.extend(self.ranges.keys().cloned());
+        }
+        touched
+    }
+
+    /// What a node's agent needs to give its pods addresses; none while the node has no range.
+    pub fn pod_network(&self, node: &str, cluster: Ipv4Range) -> Option<PodNetwork> {
+        let range = self.ranges.get(node)?;
+        let others = self.ranges.iter().filter(|(name, _)| *name != node);
+        let routes = others.filter_map(|(name, range)| {
+            Some(PodRoute {
+                range: range.to_string(),
+                address: self.addresses.get(name)?.clone(),
+            })
+        });
+        Some(PodNetwork {
+            node_range: range.to_string(),
+            cluster_range: cluster.to_string(),
+            routes: routes.collect(),
+        })
     }
 
     /// Returns the pod with a name.
@@ -230,13 +269,19 @@ impl Index {
             .map(|(_, service)| service)
     }
 
-    /// The address of a pod: the one it reported, or its node's address until then.
+    /// The address of a pod: the one it reported; until then its node's address, unless the node gives pods addresses
+    /// of their own.
     pub fn address_of(&self, pod: &Pod) -> Option<String> {
         pod.status
             .as_ref()
             .and_then(|status| status.pod_ip.clone())
             .filter(|ip| !ip.is_empty())
-            .or_else(|| self.addresses.get(node_of(pod)?).cloned())
+            .or_else(|| {
+                let node = node_of(pod)?;
+                let on_host = pod.spec.as_ref()?.host_network == Some(true);
+                let shared = on_host || !self.ranges.contains_key(node);
+                self.addresses.get(node).filter(|_| shared).cloned()
+            })
     }
 
     /// Changes whenever a hosts file of the namespace may have to change.

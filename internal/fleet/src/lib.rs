@@ -19,6 +19,7 @@ mod node;
 mod node_places;
 mod node_requests;
 mod panics;
+mod pod_ranges;
 mod resolve;
 mod rollout;
 mod sent_instructions;
@@ -43,6 +44,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, DeleteParams};
 use parking_lot::Mutex;
+use resources::pod_ranges::{DEFAULT_CLUSTER_RANGE, Ipv4Range};
 use resources::release::Release;
 use rpc::PeerIdentity;
 use tokio::task::AbortHandle;
@@ -82,6 +84,8 @@ pub struct FleetConfig {
     /// How long a node may be silent before its pods are lost. An agent that tries another binary goes
     /// back within half of it.
     pub node_grace: Duration,
+    /// The range of all pods with addresses of their own; each node gets a part of it.
+    pub pod_range: Ipv4Range,
 }
 
 impl FleetConfig {
@@ -95,6 +99,7 @@ impl FleetConfig {
                 .expect("the workspace's version is MAJOR.MINOR.PATCH"),
             rollout_file: None,
             node_grace: NODE_GRACE,
+            pod_range: DEFAULT_CLUSTER_RANGE,
         }
     }
 }
@@ -125,7 +130,7 @@ impl Fleet {
         let fleet = Arc::new(Fleet {
             tokens: JoinTokens::new(client.clone(), &config.namespace),
             admissions: Arc::new(Admissions::new(client.clone(), &config.namespace)),
-            nodes: node::NodeObjects::new(&client),
+            nodes: node::NodeObjects::new(&client, config.pod_range),
             client,
             ca: config.ca,
             version: config.version,

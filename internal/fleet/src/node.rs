@@ -1,7 +1,10 @@
 //! The Node object of a connected agent, and its lease. Writes what the agent reports; another
 //! component uses the lease to decide whether a silent node is lost.
 
+mod pod_range;
+
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -12,11 +15,13 @@ use resources::admission::is_reserved_node_label;
 use resources::devices::{NodeInventory, inventory};
 use resources::names::{EPHEMERAL_STORAGE, INVENTORY, NODE_LEASES, NVIDIA_GPU};
 use resources::node_conditions::{DEVICES, STRATEGY, VERSION};
+use resources::pod_ranges::Ipv4Range;
 use resources::times::seconds;
 use rpc::agent::v1::Hello;
 use serde_json::{Value, json};
 
 use crate::error::{FleetError, api, status_code};
+use crate::pod_ranges::PodRanges;
 
 /// How often a conflicting write of a node's status is retried.
 const TRIES_MAX: u32 = 10;
@@ -39,6 +44,8 @@ pub struct NodeDescription {
     addresses: Vec<Value>,
     info: Value,
     max_pods: u32,
+    /// Whether its pods have networks of their own.
+    pub own_pod_network: bool,
     /// What pods may not use: thousandths of a CPU, and bytes of memory.
     reserved: (u64, u64),
 }
@@ -95,6 +102,7 @@ impl NodeDescription {
             addresses,
             info,
             max_pods: hello.max_pods,
+            own_pod_network: hello.own_pod_network,
             reserved: (hello.reserved_millicpus, hello.reserved_memory_bytes),
         }
     }
@@ -189,12 +197,14 @@ pub struct NodeObjects {
     pub(crate) nodes: Api<Node>,
     leases: Api<Lease>,
     pub(crate) events: Api<Event>,
+    pub(crate) ranges: Arc<PodRanges>,
 }
 
 impl NodeObjects {
     /// Uses the fleet's client.
-    pub fn new(client: &Client) -> Self {
+    pub fn new(client: &Client, pod_range: Ipv4Range) -> Self {
         NodeObjects {
+            ranges: Arc::new(PodRanges::new(pod_range)),
             nodes: Api::all(client.clone()),
             leases: Api::namespaced(client.clone(), NODE_LEASES),
             events: Api::namespaced(client.clone(), resources::node_event::NAMESPACE),
@@ -245,6 +255,7 @@ impl NodeObjects {
         // Writes the lease first: a node that is ready without one would look lost.
         self.renew_lease(name).await?;
         self.write_status(description, inventory).await?;
+        self.allot_range(description).await?;
         Ok(epoch)
     }
 
@@ -744,7 +755,10 @@ mod tests {
             let answer = http::Response::builder().status(code).body(body);
             async move { Ok::<_, std::io::Error>(answer.unwrap()) }
         });
-        let nodes = NodeObjects::new(&Client::new(service, "default"));
+        let nodes = NodeObjects::new(
+            &Client::new(service, "default"),
+            resources::pod_ranges::DEFAULT_CLUSTER_RANGE,
+        );
         nodes.renew_lease("n1").await.is_ok()
     }
 

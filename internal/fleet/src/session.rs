@@ -3,6 +3,7 @@
 //! desired pods, a third task renews the lease; they never wait for each other, so that neither peer
 //! can block the other.
 
+mod pod_network;
 mod registered;
 
 use std::collections::BTreeMap;
@@ -446,7 +447,11 @@ async fn drive(fleet: &Arc<Fleet>, session: &Arc<Session>) {
     let mut sent: BTreeMap<String, Sent> = BTreeMap::new();
     let mut complete = false;
     let mut resolve_at = Instant::now() + AGAIN;
+    let mut network = None;
     loop {
+        if !pod_network::send(fleet, session, &mut network).await {
+            return;
+        }
         let pods = fleet.index.lock().pods_of_node(&session.node);
         let tells = session.book.lock().review(&pods);
         for tell in tells {

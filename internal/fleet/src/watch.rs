@@ -56,10 +56,7 @@ pub fn spawn(fleet: &Arc<Fleet>) -> Vec<AbortHandle> {
         name: "the fleet's watch of nodes",
         listed: ListKind::Nodes,
         put: |index, node| index.put_node(&node),
-        remove: |index, key, _| {
-            index.remove_node(&key.1);
-            Touched::default()
-        },
+        remove: |index, key, _| index.remove_node(&key.1),
         // The address of a deleted node is harmless.
         retain: |_, _| Touched::default(),
     };

@@ -117,6 +117,9 @@ pub struct ContainerSpec {
     /// Volumes, in any order.
     #[serde(default)]
     pub mounts: Vec<Mount>,
+    /// A file to which the network namespace of the container is bound; absent: it is in the node's network.
+    #[serde(default)]
+    pub network: Option<PathBuf>,
     /// The host name inside; absent: the node's.
     #[serde(default)]
     pub hostname: Option<String>,
@@ -176,6 +179,7 @@ impl ContainerSpec {
             env: vec![("PATH".into(), DEFAULT_PATH.into())],
             cwd: None,
             mounts: Vec::new(),
+            network: None,
             hostname: None,
             hosts_file: None,
             limits: ResourceLimits::default(),

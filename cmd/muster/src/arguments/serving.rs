@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
+use resources::pod_ranges::Ipv4Range;
 use telemetry::LogFormat;
 
 use super::audit::AUDIT;
@@ -206,6 +207,10 @@ pub struct ServerOptions {
     /// Seconds without contact after which a node's pods are declared lost [default: 40]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(3..))]
     pub node_grace: Option<u64>,
+    /// IPv4 range of the addresses of pods on nodes with --pod-network own; each such node gets a /24 of it. No machine
+    /// may have an address in it [default: 10.244.0.0/16]
+    #[arg(long, value_name = "RANGE", value_parser = Ipv4Range::cluster)]
+    pub pod_cidr: Option<Ipv4Range>,
     #[command(flatten)]
     pub tls: TlsOptions,
     #[command(flatten)]

@@ -38,6 +38,11 @@ pub struct TenancyOptions {
         value_parser = clap::value_parser!(u32).range(1..=MAX_PODS_MAX)
     )]
     pub max_pods: u32,
+    /// Network of pods without hostNetwork. own: a network and an address for each pod that runs without a container
+    /// runtime, from the node's part of the server's --pod-cidr; needs root, ip (iproute2) and nft (nftables)
+    /// [default: host]
+    #[arg(long, value_enum, value_name = "WHICH")]
+    pub pod_network: Option<PodNetwork>,
     /// CPU and memory of this machine that pods may not use because the agent and the container runtime need them, as
     /// cpu=4,memory=8Gi; they are not allocatable [default: nothing]
     #[arg(long, value_name = "AMOUNTS", value_parser = reserved)]
@@ -55,6 +60,15 @@ pub struct TenancyOptions {
     /// least 1Gi]
     #[arg(long, value_name = "SIZE", value_parser = pod_disk)]
     pub pod_disk: Option<PodDisk>,
+}
+
+/// The network of pods.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodNetwork {
+    /// All pods are in the machine's network
+    Host,
+    /// Each pod has a network and an address of its own
+    Own,
 }
 
 /// Access to the host's files for pods without a Unix account.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use agent::{
     Accounts, AgentConfig, BinaryUpgrade, DeviceDelivery, KubeletConfig, Listen, PodDisk,
-    TellTopology,
+    PodNetworkMode, TellTopology,
 };
 use anyhow::{Context, Result, bail};
 use devices::delivery::DeliveryMethod;
@@ -25,7 +25,7 @@ use super::layout::FileLayout;
 use super::server::RunningServer;
 use crate::arguments::{
     DevicesBy, EmbeddedAgent, HostFiles, KubeletAgent, MachineOptions, Metrics, MigDrain,
-    NcclTopology, PodOptions,
+    NcclTopology, PodNetwork, PodOptions,
 };
 
 /// The configuration of an agent in the server's process.
@@ -114,6 +114,10 @@ fn common(
         pod_ids: pods.tenancy.pod_ids.clone().unwrap_or(agent::POD_IDS),
         pod_processes: pods.tenancy.pod_pids_limit,
         max_pods: pods.tenancy.max_pods,
+        pod_network: match pods.tenancy.pod_network {
+            None | Some(PodNetwork::Host) => PodNetworkMode::Host,
+            Some(PodNetwork::Own) => PodNetworkMode::Own,
+        },
         reserved: pods
             .tenancy
             .kube_reserved

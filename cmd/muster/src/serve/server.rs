@@ -13,6 +13,7 @@ use axum::middleware::from_fn_with_state;
 use fleet::{CertificateAuthority, Fleet, FleetConfig};
 use identity::{Identity, Options};
 use resources::access::Caller;
+use resources::pod_ranges::DEFAULT_CLUSTER_RANGE;
 use supervisor::Supervisor;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -96,6 +97,7 @@ impl RunningServer {
             FleetConfig {
                 rollout_file: Some(layout.rollout()),
                 node_grace: options.node_grace(),
+                pod_range: options.pod_cidr.unwrap_or(DEFAULT_CLUSTER_RANGE),
                 ..FleetConfig::new(ca.clone())
             },
         );

@@ -25,9 +25,10 @@ pub(super) fn variables(parts: &Parts, allocation: &Allocation) -> Result<Variab
     for (name, value) in allocation.mps().into_iter().flat_map(|mps| &mps.variables) {
         variables.set(name, value.clone());
     }
-    // The pod uses the host network. The author's NCCL variables take precedence over the
+    // Only a pod in the node's network uses the node's devices. The author's NCCL variables take precedence over the
     // discovered ones.
     let address = parts.node.ip.parse().ok();
+    let address = address.filter(|_| parts.network.is_none());
     let rdma = &parts.machine.rdma;
     let proposed = match allocation.cards() {
         Some(pool) => rdma.among(&pool.cards).variables(&gpus.ids, address),

@@ -51,6 +51,8 @@ pub struct Parts<'a> {
     pub hosts_file: &'a Path,
     /// The file for the container's termination message.
     pub message_file: &'a Path,
+    /// The file of the pod's network namespace; none of a pod in the node's network.
+    pub network: Option<&'a Path>,
     /// Its log.
     pub log: PathBuf,
     /// Whether a container runtime runs it in an image, not the node as a process.
@@ -132,6 +134,7 @@ pub fn describe(parts: &Parts, attempt: u32) -> Result<ContainerSpec, ContainerE
         let own = temporary::private(&spec.mounts, parts.bounds.temporary);
         spec.mounts.extend(own);
     }
+    spec.network = parts.network.map(Path::to_owned);
     spec.hostname = Some(hostname(pod, parts.node));
     spec.hosts_file = Some(parts.hosts_file.to_owned());
     spec.limits = limits(container)?;

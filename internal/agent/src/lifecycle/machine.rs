@@ -2,6 +2,7 @@
 //! Idempotent: a step without new observations does not repeat an action.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 use jiff::{SignedDuration, Timestamp};
 use resources::names::{EVICTED, NODE_UNFIT};
@@ -156,6 +157,9 @@ pub struct PodLifecycle {
     pub stopping: Option<Stopping>,
     /// Its result, once it has ended.
     pub verdict: Option<PodVerdict>,
+    /// Its own address; none of a pod in the node's network, and of one that has not got its address yet.
+    #[serde(default)]
+    pub address: Option<Ipv4Addr>,
 }
 
 enum Init {

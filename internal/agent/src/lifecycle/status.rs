@@ -19,7 +19,7 @@ pub const MAX_MESSAGE_BYTES: usize = 4096;
 pub struct Addresses {
     /// The node's.
     pub host: String,
-    /// The pod's; the node's too where pods share its network.
+    /// The pod's; the node's too where the pod shares its network; empty while the pod has none.
     pub pod: String,
 }
 
@@ -47,6 +47,7 @@ pub fn status(
         reason = Some(verdict.reason.clone()).filter(|text| !text.is_empty());
         message = Some(verdict.message.clone()).filter(|text| !text.is_empty());
     }
+    let has_address = !addresses.pod.is_empty();
     PodStatus {
         phase: Some(phase.to_owned()),
         reason,
@@ -56,10 +57,12 @@ pub fn status(
         host_ips: Some(vec![HostIP {
             ip: addresses.host.clone(),
         }]),
-        pod_ip: Some(addresses.pod.clone()),
-        pod_ips: Some(vec![PodIP {
-            ip: addresses.pod.clone(),
-        }]),
+        pod_ip: has_address.then(|| addresses.pod.clone()),
+        pod_ips: has_address.then(|| {
+            vec![PodIP {
+                ip: addresses.pod.clone(),
+            }]
+        }),
         start_time: machine.start_time.map(whole_seconds),
         init_container_statuses: (!init.is_empty()).then_some(init),
         container_statuses: Some(main),

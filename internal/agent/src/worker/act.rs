@@ -34,10 +34,11 @@ impl Worker {
             pod: &self.pod,
             container,
             resolved: self.assigned.env.iter().find(|env| env.container == name),
-            node: &self.node.facts,
+            node: &self.facts,
             machine: &machine,
             places: self.places.as_ref().unwrap_or(&empty),
             hosts_file: &self.dir.hosts(),
+            network: (self.network.as_ref()).map(|network| network.namespace.as_path()),
             message_file: &self.dir.message(name, attempt),
             log: self.node.logs.path(
                 &self.plan.namespace,
@@ -122,7 +123,7 @@ impl Worker {
             id: ContainerId::of(&self.plan.uid, name, attempt).ok()?,
             container: self.container(name)?.clone(),
             attempt,
-            ip: self.node.facts.ip.clone(),
+            ip: self.facts.of_pod().to_owned(),
             to_worker: self.to_self.clone(),
         })
     }
@@ -172,7 +173,7 @@ impl Worker {
                 engine: engine.clone(),
                 id: id.clone(),
                 container: container.clone(),
-                ip: self.node.facts.ip.clone(),
+                ip: self.facts.of_pod().to_owned(),
                 kind,
                 name: name.to_owned(),
                 attempt,

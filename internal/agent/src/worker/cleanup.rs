@@ -82,6 +82,9 @@ impl Worker {
         if verdict.is_some_and(|verdict| verdict.reason == EVICTED) {
             self.remove_containers().await;
         }
+        // The pod's status keeps the address, which another pod may get from now on.
+        self.node.networks.detach(&self.plan.uid).await;
+        self.network = None;
         let failed = in_background(self.dir.clone(), PodDir::clear).await;
         let first = self.cleanup.tried(failed.is_none(), Instant::now());
         let Some(why) = failed else { return };

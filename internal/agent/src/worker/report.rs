@@ -53,7 +53,10 @@ impl Worker {
     pub(super) fn report(&self) {
         let addresses = Addresses {
             host: self.node.facts.ip.clone(),
-            pod: self.node.facts.ip.clone(),
+            pod: match self.facts.pod_ip.is_none() && self.has_own_network() {
+                true => String::new(),
+                false => self.facts.of_pod().to_owned(),
+            },
         };
         let mut now = status(
             &self.machine,

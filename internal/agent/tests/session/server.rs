@@ -145,6 +145,7 @@ impl Server {
             pod_processes: agent::POD_PROCESSES,
             pod_disk: agent::PodDisk::Share,
             max_pods: agent::MAX_PODS,
+            pod_network: agent::PodNetworkMode::Host,
             reserved: agent::Reserved::default(),
             read_only_host: true,
             hidden: Vec::new(),

@@ -122,6 +122,7 @@ fn prepare(dir: &Path) -> Result<Command, ExecError> {
         File::open(&path).map_err(|source| ExecError::Namespace { path, source })
     };
     let (user, mnt, uts, ipc) = (space("user")?, space("mnt")?, space("uts")?, space("ipc")?);
+    let net = spec.network.as_ref().map(|_| space("net")).transpose()?;
     let held = spec.isolation.as_ref().filter(|_| geteuid().is_root());
     let own_processes = held.is_some_and(|held| held.own_processes);
     let pid = own_processes.then(|| space("pid")).transpose()?;
@@ -135,6 +136,9 @@ fn prepare(dir: &Path) -> Result<Command, ExecError> {
     let join = |fd: &File, flag: CloneFlags| setns(fd, flag).map_err(ExecError::Join);
     if !geteuid().is_root() {
         join(&user, CloneFlags::CLONE_NEWUSER)?;
+    }
+    if let Some(net) = &net {
+        join(net, CloneFlags::CLONE_NEWNET)?;
     }
     join(&ipc, CloneFlags::CLONE_NEWIPC)?;
     join(&uts, CloneFlags::CLONE_NEWUTS)?;

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use nix::errno::Errno;
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 use nix::sys::signal::{SigHandler, SigSet, Signal};
@@ -110,6 +110,10 @@ fn prepare(
     // Before anything of the container's is mounted, in whose place whatever may be.
     let identity = privileges::look_up(&spec.user)?;
     privileges::keep_files().map_err(StartFault::node)?;
+    // Before the node's files change: the agent's directory may be hidden then.
+    if let Some(file) = &spec.network {
+        join_network(file)?;
+    }
     // What only root can do for it; an agent of another user's runs it as that user.
     let held = spec.isolation.as_ref().filter(|_| geteuid().is_root());
     let own_processes = held.is_some_and(|held| held.own_processes);
@@ -181,6 +185,12 @@ fn prepare(
         seccomp::install().map_err(StartFault::node)?;
     }
     Ok(Some(command))
+}
+
+/// Moves this process into the network namespace that is bound to a file.
+fn join_network(file: &Path) -> Result<(), StartFault> {
+    let joined = File::open(file).and_then(|space| Ok(setns(space, CloneFlags::CLONE_NEWNET)?));
+    joined.map_err(|e| format!("cannot join the pod's network {}: {e}", file.display()).into())
 }
 
 /// Has the kernel end this process with the shim.

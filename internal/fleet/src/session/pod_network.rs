@@ -1,0 +1,25 @@
+//! Tells a node's agent the range of its pods and the ways to other nodes' pods.
+
+use std::sync::Arc;
+
+use rpc::agent::v1::PodNetwork;
+
+use super::{Fleet, Session};
+
+/// Sends a session what changed of its node's ranges and routes; false if the session has ended.
+pub(super) async fn send(
+    fleet: &Fleet,
+    session: &Arc<Session>,
+    sent: &mut Option<PodNetwork>,
+) -> bool {
+    if !session.description.own_pod_network {
+        return true;
+    }
+    let cluster = fleet.nodes.ranges.cluster;
+    let now = fleet.index.lock().pod_network(&session.node, cluster);
+    let Some(network) = now.filter(|network| sent.as_ref() != Some(network)) else {
+        return true;
+    };
+    *sent = Some(network.clone());
+    session.send(network).await
+}
