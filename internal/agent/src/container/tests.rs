@@ -558,6 +558,7 @@ fn a_pod_that_asks_sees_the_command_line_unless_it_runs_in_an_image() {
             in_image,
             dev: Path::new("/nonexistent"),
             owner: None,
+            network: None,
             bounds: &bounds,
         };
         let spec = describe(&parts, 0).unwrap();
