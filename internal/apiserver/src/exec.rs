@@ -23,14 +23,13 @@ use futures::stream::BoxStream;
 use http::{Method, Request, Response, header};
 use hyper::upgrade::OnUpgrade;
 use parking_lot::Mutex;
-use resources::access::RequestAttributes;
+use resources::access::{Caller, RequestAttributes, TOKEN_EXTRA};
 use resources::admission::{enter_work, same_mpi_job};
 use serde_json::Value;
 
 use crate::call::Call;
 use crate::object;
 use crate::rewrite::absent;
-use crate::service_account;
 use crate::status::Failure;
 use crate::watch_rights::Rights;
 
@@ -266,12 +265,29 @@ fn may_create(call: &Call, subresource: &str) -> Result<(), Failure> {
 }
 
 fn may_enter(call: &Call, pod: &Value) -> Result<(), Failure> {
-    let own = service_account::pod_of(call);
+    let own = pod_of_caller(call);
     if own.is_some_and(|own| same_mpi_job(&own, pod)) {
         return Ok(());
     }
     enter_work(&call.caller, |user| call.impersonates(user), pod)
         .map_err(|error| Failure::forbidden(call.kind, call.object_name(), &error.to_string()))
+}
+
+/// The pod that makes a request, if its caller is the service account of a pod in the request's namespace and has that
+/// pod's token.
+fn pod_of_caller(call: &Call) -> Option<Value> {
+    let namespace = call.namespace.as_deref()?;
+    let say = |key: &str| {
+        call.caller
+            .extra
+            .get(&format!("{TOKEN_EXTRA}{key}"))?
+            .first()
+    };
+    let key = call.kind.key(Some(namespace), say("pod-name")?);
+    let pod = object::parse(&call.server.0.store.get(&key)?).ok()?;
+    let account = pod["spec"]["serviceAccountName"].as_str()?;
+    let is_caller = call.caller.user == Caller::service_account(namespace, account).user;
+    (is_caller && object::meta_text(&pod, "uid") == say("pod-uid")?).then_some(pod)
 }
 
 /// A request for a pod that runs, without a container.

@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{Response, StatusCode};
 use jiff::{SignedDuration, Timestamp};
-use resources::access::Caller;
+use resources::access::{Caller, TOKEN_EXTRA};
 use resources::admission::enter_work;
 use resources::times;
 use serde::{Deserialize, Serialize};
@@ -25,8 +25,6 @@ use crate::{decode, fields, request, respond, token_key};
 
 /// The issuer of the tokens, and the default audience.
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc";
-/// What the keys of a caller's extra values from its token begin with.
-const EXTRA: &str = "authentication.kubernetes.io/";
 /// The JWT's header: type and algorithm. No other header is accepted.
 const HEADER: &str = r#"{"alg":"HS256","typ":"JWT"}"#;
 /// The default lifetime of a token, in seconds.
@@ -125,7 +123,7 @@ fn caller_of(claims: &TokenClaims) -> Caller {
     let mut caller = Caller::service_account(&bound.namespace, &bound.serviceaccount.name);
     caller.uid = bound.serviceaccount.uid.clone();
     let mut say = |key: &str, value: &str| {
-        let key = format!("{EXTRA}{key}");
+        let key = format!("{TOKEN_EXTRA}{key}");
         caller.extra.insert(key, vec![value.to_owned()]);
     };
     say("credential-id", &format!("JTI={}", claims.jti));
@@ -134,17 +132,6 @@ fn caller_of(claims: &TokenClaims) -> Caller {
         say("pod-uid", &pod.uid);
     }
     caller
-}
-
-/// The pod that makes a request, if its caller is the service account of a pod in the request's namespace and has that
-/// pod's token.
-pub(crate) fn pod_of(call: &Call) -> Option<Value> {
-    let namespace = call.namespace.as_deref()?;
-    let say = |key: &str| call.caller.extra.get(&format!("{EXTRA}{key}"))?.first();
-    let pod = call.server.live("Pod", namespace, say("pod-name")?)?;
-    let account = pod["spec"]["serviceAccountName"].as_str()?;
-    let is_caller = call.caller.user == Caller::service_account(namespace, account).user;
-    (is_caller && meta_text(&pod, "uid") == say("pod-uid")?).then_some(pod)
 }
 
 fn encode(server: &ApiServer, claims: &TokenClaims) -> Result<String, Failure> {

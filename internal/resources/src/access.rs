@@ -70,6 +70,9 @@ impl UserRole {
     }
 }
 
+/// What the keys of the extra values begin with that a service account's token gives its caller.
+pub const TOKEN_EXTRA: &str = "authentication.kubernetes.io/";
+
 /// The caller of a request: Kubernetes' UserInfo.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
