@@ -22,10 +22,10 @@ pub async fn suspend(
         eprintln!("muster: {name} is {end}: there is nothing left to suspend or resume");
         return Ok(CommandOutcome::No);
     }
-    let patch = match kind.kind {
-        "PyTorchJob" => json!({"spec": {"runPolicy": {"suspend": suspend}}}),
-        "Job" => json!({"spec": {"suspend": suspend}}),
-        other => return Err(failure::usage(format!("a {other} cannot be suspended"))),
+    let patch = match (kind.group, kind.kind) {
+        _ if kind.training().is_some() => json!({"spec": {"runPolicy": {"suspend": suspend}}}),
+        ("batch", "Job") | ("ray.io", "RayCluster") => json!({"spec": {"suspend": suspend}}),
+        (_, other) => return Err(failure::usage(format!("a {other} cannot be suspended"))),
     };
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let patched = connection
