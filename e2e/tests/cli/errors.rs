@@ -53,7 +53,9 @@ fn every_error_is_a_sentence_with_what_to_do_and_has_its_exit_status() {
     says(
         2,
         &["explain", "node/n"],
-        &["it takes: pytorchjob, tfjob, xgboostjob, paddlejob, jaxjob, mpijob, job, pod"],
+        &[
+            "it takes: pytorchjob, tfjob, xgboostjob, paddlejob, jaxjob, mpijob, job, raycluster, pod",
+        ],
     );
     says(
         2,

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use e2e::{eventually, muster};
+use serde_json::json;
 
 use super::{SOON, ends, holds, platform, row};
 
@@ -178,6 +179,18 @@ fn a_job_that_waits_is_explained_suspended_resumed_and_cancelled() {
     );
     let ran = ends(&platform, 0, &["wait", "pytorchjob/big", "--for", "delete"]);
     holds(&ran.out, &["is gone"]);
+
+    // The other training kinds as well.
+    let worker = json!({"replicas": 1, "template": {"spec": {"containers": [
+        {"name": "tensorflow", "command": ["sleep", "600"]}]}}});
+    let job = json!({"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": {"name": "tf"},
+        "spec": {"tfReplicaSpecs": {"Worker": worker}}});
+    platform.apply(&job.to_string());
+    for (word, suspended) in [("suspend", true), ("resume", false)] {
+        ends(&platform, 0, &[word, "tfjob/tf"]);
+        let job = platform.get("tfjob", "tf");
+        assert_eq!(job["spec"]["runPolicy"]["suspend"], suspended, "{job:#}");
+    }
 }
 
 #[test]
