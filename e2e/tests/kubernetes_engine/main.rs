@@ -327,7 +327,7 @@ fn beside_the_kinds_of_volcano_and_kubeflow_the_rest_is_installed_and_jobs_run()
     ] {
         assert!(said.contains(words), "{words:?} in\n{said}");
     }
-    assert_eq!(said.matches(" applied\n").count(), 9, "{said}");
+    assert_eq!(said.matches(" applied\n").count(), 10, "{said}");
     let after = ground
         .cluster
         .get(&["crd", "podgroups.scheduling.volcano.sh"]);
