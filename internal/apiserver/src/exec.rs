@@ -284,7 +284,8 @@ fn pod_of_caller(call: &Call) -> Option<Value> {
             .first()
     };
     let key = call.kind.key(Some(namespace), say("pod-name")?);
-    let pod = object::parse(&call.server.0.store.get(&key)?).ok()?;
+    let entry = call.server.0.store.get(&key)?;
+    let pod = object::parse(&entry).ok()?;
     let account = pod["spec"]["serviceAccountName"].as_str()?;
     let is_caller = call.caller.user == Caller::service_account(namespace, account).user;
     (is_caller && object::meta_text(&pod, "uid") == say("pod-uid")?).then_some(pod)
