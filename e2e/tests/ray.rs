@@ -1,4 +1,5 @@
 //! Ray itself in RayClusters: nodes that join, a task, two clusters on one machine, a lost head, a suspension.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::time::Duration;
 

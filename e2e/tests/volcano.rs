@@ -1,5 +1,6 @@
 //! Volcano Jobs on the embedded engine, with real programs: PyTorch trains on three pods that find each other by the
 //! plugins, and policies restart, stop and complete jobs.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::time::Duration;
 
