@@ -18,7 +18,7 @@ pub struct AddressesExhausted {
 
 /// The addresses of a node's pods, by the pods' uids.
 ///
-/// A freed address is given out again only after all others were: a client that still has it reaches nobody for a
+/// A freed address is given out again only after all others were: a client that still has it reaches no pod for a
 /// while, instead of another pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

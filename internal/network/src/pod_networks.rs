@@ -20,7 +20,7 @@ use crate::listing::{self, Link, Route};
 use crate::namespace;
 use crate::tools::Tools;
 
-/// The name of an abstract socket, of which each network has one: whoever has it gives out the addresses.
+/// The name of an abstract socket, of which each network has one: the agent that holds it gives out the addresses.
 const CLAIM: &[u8] = b"muster-pod-network";
 /// In the directory: the addresses.
 const BOOK: &str = "addresses.json";

@@ -231,12 +231,11 @@ impl UsageBook {
         if now <= self.counted {
             return;
         }
-        let due: Vec<(Allocation, i64)> = (self.open.values())
-            .map(|(_, open)| (open.allocation.clone(), self.counted_from(open)))
-            .collect();
-        for (allocation, from) in due {
-            self.count(&allocation, from, now);
+        let open = std::mem::take(&mut self.open);
+        for (_, one) in open.values() {
+            self.count(&one.allocation, self.counted_from(one), now);
         }
+        self.open = open;
         let forgets = self.counted / HOUR != now / HOUR;
         self.counted = now;
         self.changed.insert(COUNTED);

@@ -1,5 +1,5 @@
-//! What was allocated to whom: one record for each pod's allocation, and sums of them by hour. It has no clock and does
-//! no I/O: a shell feeds it with pods and times, and stores the changed records.
+//! The account of allocations: one record for each pod (its user, team, queue, node and amounts), and sums of these by
+//! hour. It has no clock and does no I/O: a shell feeds it with pods and times, and stores the changed records.
 //!
 //! An allocation begins when a pod is bound to a node and ends with the pod's containers, or with the pod's deletion.
 //! Its amounts are the pod's requests, as Slurm's `sacct` counts AllocTRES; how much of them the pod's processes use is

@@ -12,6 +12,8 @@ use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use resources::kinds::PodGroup;
 use serde_json::Value;
 
+use crate::pod_facts;
+
 /// One change in the job's namespace. Each is idempotent: creating an existing object and deleting
 /// an absent one count as done.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,6 +88,15 @@ pub enum Action {
         /// The uid it was observed with.
         uid: String,
     },
+}
+
+/// Deletes exactly this pod, with its own grace period.
+pub(crate) fn delete_pod(pod: &Pod) -> Action {
+    Action::DeletePod {
+        name: pod_facts::name(pod).to_owned(),
+        uid: pod_facts::uid(pod).to_owned(),
+        grace: None,
+    }
 }
 
 /// An object of another kind than pods that a workload creates.

@@ -179,7 +179,7 @@ pub struct JobDetail {
     pub replicas: Vec<Replica>,
     /// True if its owner suspended it.
     pub suspended: bool,
-    /// Who cancelled it; empty if nobody did.
+    /// The user that cancelled it; empty for a job that was not cancelled.
     pub cancelled_by: String,
     /// True if it has ended.
     pub over: bool,

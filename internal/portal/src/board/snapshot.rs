@@ -157,7 +157,7 @@ impl Board {
         shown
     }
 
-    /// One of them, whoever may see it.
+    /// One of them. The caller checks that the reader may see it.
     pub(super) fn entry(&self, namespace: &str, plural: &str, name: &str) -> Option<Arc<JobEntry>> {
         let snapshot = self.snapshot();
         let mut all = snapshot.entries.iter();

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::http::{HeaderName, header};
-use jiff::Timestamp;
 use resources::exposition::{self, Kind, MetricLabels, Page};
 use resources::quantity::Quantity;
 use resources::queue_status::{QueueUsageStatus, ResourceUsageStatus};
@@ -30,11 +29,10 @@ pub async fn page(
     let mut page = Page::default();
     let nodes = portal.board.nodes(|_| true);
     write_nodes(&mut page, &nodes);
-    let jobs = portal.board.jobs(|_, _, _| true, Timestamp::now());
-    write_jobs(
-        &mut page,
-        jobs.iter().map(|job| (job.kind, job.state.as_str())),
-    );
+    let entries = portal.board.entries(|_, _, _| true);
+    let jobs = entries.iter().filter(|entry| entry.is_job());
+    let jobs = jobs.map(|entry| (entry.base().kind, entry.base().state.as_str()));
+    write_jobs(&mut page, jobs);
     let queues = (portal.hooks.queues)().await;
     write_queues(&mut page, &queues);
     {

@@ -15,7 +15,7 @@ mod usage;
 mod users;
 
 pub use queues::{QueueAnswer, answer as queue_answer};
-pub use usage::{UsageAnswer, answer as usage_answer};
+pub use usage::answer as usage_answer;
 
 use axum::Json;
 use axum::extract::State;

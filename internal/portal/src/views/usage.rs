@@ -67,7 +67,7 @@ pub async fn show(
     Query(form): Query<UsageForm>,
 ) -> Response {
     let by = format!("{},{}", form.by, form.period);
-    let answer = match answer(&portal, &caller, &by, &form) {
+    let answer = match usage_answer(&portal, &caller, &by, &form.since, &form.until) {
         Ok(answer) => answer,
         Err(problem) => return message(&caller, "usage", &problem),
     };
@@ -133,13 +133,4 @@ pub async fn show(
         until: answer.query.until().strftime(form_of_time).to_string(),
         form,
     })
-}
-
-fn answer(
-    portal: &Portal,
-    caller: &resources::access::Caller,
-    by: &str,
-    form: &UsageForm,
-) -> Result<crate::rest::UsageAnswer, crate::problem::Problem> {
-    usage_answer(portal, caller, by, &form.since, &form.until)
 }

@@ -25,7 +25,7 @@ use self::pods::{expendable_first, index_of};
 use self::status::{is_active, is_terminating};
 pub use self::tally::ATTEMPTS;
 use self::tally::AttemptTally;
-use crate::action::{Action, ReconcileOutcome};
+use crate::action::{Action, ReconcileOutcome, delete_pod};
 use crate::ownership::controlled_by;
 use crate::pod_facts;
 use crate::pod_room::PodRoom;
@@ -113,7 +113,7 @@ pub fn reconcile(observed: &ObservedJob<'_>, now: Timestamp) -> ReconcileOutcome
             );
         }
         JobPhase::Suspended | JobPhase::Succeeding(_) | JobPhase::Failing(_) => {
-            outcome.actions.extend(active.into_iter().map(delete));
+            outcome.actions.extend(active.into_iter().map(delete_pod));
         }
         JobPhase::Complete(_) | JobPhase::Failed(_) => {
             if let Some(at) = expiry(&plan, &outcome.status) {
@@ -181,7 +181,7 @@ fn keep_up(
     }
     if plan.indexed {
         let (kept, unwanted) = sort_out_indexes(plan, tally, active);
-        outcome.actions.extend(unwanted.into_iter().map(delete));
+        outcome.actions.extend(unwanted.into_iter().map(delete_pod));
         active = kept;
     }
     let at_work = u32::try_from(active.len()).unwrap_or(u32::MAX);
@@ -196,7 +196,7 @@ fn keep_up(
         let surplus = usize::try_from(at_work - wanted).unwrap_or(usize::MAX);
         outcome
             .actions
-            .extend(active.into_iter().take(surplus).map(delete));
+            .extend(active.into_iter().take(surplus).map(delete_pod));
         return;
     }
     let held = if plan.waits_for_stopping() {
@@ -285,14 +285,6 @@ fn sort_out_indexes<'a>(
         }
     }
     (kept.into_values().collect(), unwanted)
-}
-
-fn delete(pod: &Pod) -> Action {
-    Action::DeletePod {
-        name: pod_facts::name(pod).to_owned(),
-        uid: pod_facts::uid(pod).to_owned(),
-        grace: None,
-    }
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use self::pods::PodMaker;
 use self::ports::HeadPorts;
 pub use self::ports::PORTS;
 use self::roster::{Fate, Roster, fate};
-use crate::action::{Action, EventNote, ReconcileOutcome};
+use crate::action::{Action, EventNote, ReconcileOutcome, delete_pod};
 use crate::ownership::controlled_by;
 use crate::pod_facts;
 use crate::pod_room::PodRoom;
@@ -103,7 +103,7 @@ fn clear(
     pod_group: Option<&PodGroup>,
 ) -> Vec<Action> {
     let pods = roster.pods().filter(|pod| !pod_facts::is_leaving(pod));
-    let mut actions: Vec<Action> = pods.map(delete).collect();
+    let mut actions: Vec<Action> = pods.map(delete_pod).collect();
     let ours = pod_group
         .map(|group| &group.metadata)
         .filter(|group| controlled_by(group, plan.meta) && group.deletion_timestamp.is_none());
@@ -112,14 +112,6 @@ fn clear(
         uid: group.uid.clone().unwrap_or_default(),
     }));
     actions
-}
-
-fn delete(pod: &Pod) -> Action {
-    Action::DeletePod {
-        name: pod_facts::name(pod).to_owned(),
-        uid: pod_facts::uid(pod).to_owned(),
-        grace: None,
-    }
 }
 
 /// Keeps a cluster's PodGroup, Service and pods in the desired state.
@@ -177,7 +169,7 @@ fn keep_up(
         .surplus
         .iter()
         .filter(|pod| !pod_facts::is_leaving(pod));
-    outcome.actions.extend(surplus.map(|pod| delete(pod)));
+    outcome.actions.extend(surplus.map(|pod| delete_pod(pod)));
     let make = PodMaker {
         cluster: plan,
         ports: &ports,
@@ -193,7 +185,7 @@ fn keep_up(
             left = left.saturating_sub(1);
         }
         Some((pod, Fate::Goes)) => {
-            outcome.actions.push(delete(pod));
+            outcome.actions.push(delete_pod(pod));
             let story = pod_facts::failure_story(pod, "");
             let message = format!("{story}; another head takes its place.");
             outcome
@@ -207,7 +199,7 @@ fn keep_up(
         let change = members.change(plan, group, now);
         outcome
             .actions
-            .extend(change.delete.into_iter().map(delete));
+            .extend(change.delete.into_iter().map(delete_pod));
         if let Some(at) = change.again {
             outcome.requeue(at);
         }

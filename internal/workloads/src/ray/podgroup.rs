@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::amounts::{self, Amounts};
 use resources::kinds::{PodGroup, PodGroupSpec};
 use resources::names as shared;
 
 use super::names;
 use super::plan::{ParsedRayCluster, RayGroup};
-use crate::ownership::{controlled_by, controller_reference};
+use crate::gang;
+use crate::ownership::controller_reference;
 use crate::terms;
 
 /// The change that brings the group to its desired state; `None` if it is there. A group of this name with another
@@ -19,54 +19,15 @@ pub(crate) fn change(
     cluster: &ParsedRayCluster<'_>,
     observed: Option<&PodGroup>,
 ) -> Option<PodGroup> {
-    let wanted = wanted_spec(cluster);
+    let reference = controller_reference(names::API_VERSION, names::KIND, cluster.meta);
     let said = terms::of_gang(cluster.meta);
-    let Some(observed) = observed else {
-        let owner = controller_reference(names::API_VERSION, names::KIND, cluster.meta);
-        return Some(PodGroup {
-            metadata: ObjectMeta {
-                name: cluster.meta.name.clone(),
-                namespace: cluster.meta.namespace.clone(),
-                owner_references: Some(vec![owner]),
-                annotations: (!said.is_empty()).then_some(said),
-                ..ObjectMeta::default()
-            },
-            spec: wanted,
-            status: None,
-        });
-    };
-    // Annotations set on the group itself are kept, unless the cluster sets them differently.
-    let there = observed.metadata.annotations.as_ref();
-    let value = |name: &String| there.and_then(|all| all.get(name));
-    let told = said.iter().all(|(name, text)| value(name) == Some(text));
-    let same = told && agrees(&observed.spec, &wanted);
-    if same || !controlled_by(&observed.metadata, cluster.meta) {
-        return None;
-    }
-    let mut changed = observed.clone();
-    if !told {
-        changed
-            .metadata
-            .annotations
-            .get_or_insert_default()
-            .extend(said);
-    }
-    changed.spec.min_member = wanted.min_member;
-    changed.spec.min_task_member = wanted.min_task_member;
-    changed.spec.queue = wanted.queue;
-    changed.spec.priority_class_name = wanted.priority_class_name;
-    changed.spec.min_resources = wanted.min_resources;
-    Some(changed)
-}
-
-/// Whether the group's spec equals the desired one, regardless of how quantities are written.
-fn agrees(observed: &PodGroupSpec, wanted: &PodGroupSpec) -> bool {
-    let amounts = |spec: &PodGroupSpec| spec.min_resources.as_ref().map(Amounts::from_k8s);
-    observed.min_member == wanted.min_member
-        && observed.min_task_member == wanted.min_task_member
-        && observed.queue == wanted.queue
-        && observed.priority_class_name == wanted.priority_class_name
-        && amounts(observed) == amounts(wanted)
+    gang::change(
+        cluster.meta,
+        reference,
+        wanted_spec(cluster),
+        said,
+        observed,
+    )
 }
 
 fn wanted_spec(cluster: &ParsedRayCluster<'_>) -> PodGroupSpec {

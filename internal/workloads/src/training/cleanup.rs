@@ -6,7 +6,7 @@ use resources::kinds::{CleanPodPolicy, PodGroup};
 
 use super::plan::ParsedTrainingJob;
 use super::roster::Roster;
-use crate::action::Action;
+use crate::action::{Action, delete_pod};
 use crate::ownership::controlled_by;
 use crate::pod_facts::{self, PodPhase};
 
@@ -65,14 +65,6 @@ fn is_cleaned_up(plan: &ParsedTrainingJob<'_>, pod: &Pod, why: CleanupReason) ->
         CleanPodPolicy::All => true,
         CleanPodPolicy::Running => !phase.is_finished(),
         CleanPodPolicy::None => why == CleanupReason::LimitReached && !phase.is_finished(),
-    }
-}
-
-pub(crate) fn delete_pod(pod: &Pod) -> Action {
-    Action::DeletePod {
-        name: pod_facts::name(pod).to_owned(),
-        uid: pod_facts::uid(pod).to_owned(),
-        grace: None,
     }
 }
 

@@ -34,7 +34,7 @@ pub use self::rendezvous::{Network, annotated_port, ports_needed};
 use self::restart::{FailureResponse, RestartScope};
 use self::roster::{ReplicaState, Roster};
 pub use self::view::{Details, ElasticBounds, TrainingJob, TrainingJobView};
-use crate::action::{Action, EventNote, ReconcileOutcome};
+use crate::action::{Action, EventNote, ReconcileOutcome, delete_pod};
 use crate::ownership::controlled_by;
 use crate::pod_facts;
 use crate::pod_room::PodRoom;
@@ -230,7 +230,7 @@ fn keep_up(
     outcome.actions.extend(surplus(plan, observed, roster));
     outcome
         .actions
-        .extend(answer.replace.iter().map(|pod| cleanup::delete_pod(pod)));
+        .extend(answer.replace.iter().map(|pod| delete_pod(pod)));
     if let Some(at) = answer.next_at {
         outcome.requeue(at);
     }
@@ -329,7 +329,7 @@ fn surplus(
             && service.metadata.deletion_timestamp.is_none()
             && !wanted.contains(name)
     });
-    pods.map(|pod| cleanup::delete_pod(pod))
+    pods.map(|pod| delete_pod(pod))
         .chain(services.map(cleanup::delete_service))
         .collect()
 }

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as K8sQuantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::amounts::{self, Amounts};
 use resources::kinds::{PodGroup, PodGroupSpec};
 use resources::names;
@@ -12,7 +11,8 @@ use resources::training::ReplicaType;
 
 use super::mpi;
 use super::plan::ParsedTrainingJob;
-use crate::ownership::{controlled_by, controller_reference};
+use crate::gang;
+use crate::ownership::controller_reference;
 use crate::terms;
 
 /// The change that brings the group to its desired state; `None` if it is there. A group of this
@@ -28,43 +28,8 @@ pub(crate) fn change(
     {
         said.insert(names::WALLTIME.to_owned(), deadline.to_string());
     }
-    let Some(observed) = observed else {
-        return Some(PodGroup {
-            metadata: ObjectMeta {
-                name: Some(plan.name().to_owned()),
-                namespace: plan.meta.namespace.clone(),
-                owner_references: Some(vec![controller_reference(
-                    &plan.kind.api_version(),
-                    plan.kind.kind,
-                    plan.meta,
-                )]),
-                annotations: (!said.is_empty()).then_some(said),
-                ..ObjectMeta::default()
-            },
-            spec: wanted,
-            status: None,
-        });
-    };
-    // Annotations set on the group itself are kept, unless the job sets them differently.
-    let there = observed.metadata.annotations.as_ref();
-    let told = said
-        .iter()
-        .all(|(name, value)| there.and_then(|all| all.get(name)) == Some(value));
-    let same = told && agrees(&observed.spec, &wanted);
-    if !controlled_by(&observed.metadata, plan.meta) || same {
-        return None;
-    }
-    let mut changed = observed.clone();
-    if !told {
-        let annotations = changed.metadata.annotations.get_or_insert_default();
-        annotations.extend(said);
-    }
-    changed.spec.min_member = wanted.min_member;
-    changed.spec.min_task_member = wanted.min_task_member;
-    changed.spec.queue = wanted.queue;
-    changed.spec.priority_class_name = wanted.priority_class_name;
-    changed.spec.min_resources = wanted.min_resources;
-    Some(changed)
+    let reference = controller_reference(&plan.kind.api_version(), plan.kind.kind, plan.meta);
+    gang::change(plan.meta, reference, wanted, said, observed)
 }
 
 /// The seconds until the job's own or its pods' deadline, if its templates do not state their
@@ -79,16 +44,6 @@ fn deadline(plan: &ParsedTrainingJob<'_>) -> Option<i64> {
     let own = plan.job.run_policy.active_deadline_seconds;
     let pods = templates().filter_map(|template| template.spec.as_ref()?.active_deadline_seconds);
     own.into_iter().chain(pods).min()
-}
-
-/// Whether the group's spec equals the desired one, regardless of how quantities are written.
-fn agrees(observed: &PodGroupSpec, wanted: &PodGroupSpec) -> bool {
-    let amounts = |spec: &PodGroupSpec| spec.min_resources.as_ref().map(Amounts::from_k8s);
-    observed.min_member == wanted.min_member
-        && observed.min_task_member == wanted.min_task_member
-        && observed.queue == wanted.queue
-        && observed.priority_class_name == wanted.priority_class_name
-        && amounts(observed) == amounts(wanted)
 }
 
 /// How many of the job's pods must start together.

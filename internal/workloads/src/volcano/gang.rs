@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::amounts::{self, Amounts};
 use resources::kinds::{PodGroup, PodGroupSpec};
 
 use super::members::Members;
 use super::plan::{ParsedVolcanoJob, Task};
 use super::{API_VERSION, KIND};
-use crate::ownership::{controlled_by, controller_reference};
+use crate::gang;
+use crate::ownership::controller_reference;
 use crate::pod_facts;
 use crate::terms;
 
@@ -20,38 +20,9 @@ pub(crate) fn change(
     members: &Members<'_>,
     observed: Option<&PodGroup>,
 ) -> Option<PodGroup> {
-    let wanted = wanted(plan, members);
+    let reference = controller_reference(API_VERSION, KIND, plan.meta);
     let said = terms::of_gang(plan.meta);
-    let Some(observed) = observed else {
-        return Some(PodGroup {
-            metadata: ObjectMeta {
-                name: Some(plan.name().to_owned()),
-                namespace: plan.meta.namespace.clone(),
-                owner_references: Some(vec![controller_reference(API_VERSION, KIND, plan.meta)]),
-                annotations: (!said.is_empty()).then_some(said),
-                ..ObjectMeta::default()
-            },
-            spec: wanted,
-            status: None,
-        });
-    };
-    let there = &observed.spec;
-    let amounts = |spec: &PodGroupSpec| spec.min_resources.as_ref().map(Amounts::from_k8s);
-    let same = there.min_member == wanted.min_member
-        && there.min_task_member == wanted.min_task_member
-        && there.queue == wanted.queue
-        && there.priority_class_name == wanted.priority_class_name
-        && amounts(there) == amounts(&wanted);
-    if same || !controlled_by(&observed.metadata, plan.meta) {
-        return None;
-    }
-    let mut changed = observed.clone();
-    changed.spec.min_member = wanted.min_member;
-    changed.spec.min_task_member = wanted.min_task_member;
-    changed.spec.queue = wanted.queue;
-    changed.spec.priority_class_name = wanted.priority_class_name;
-    changed.spec.min_resources = wanted.min_resources;
-    Some(changed)
+    gang::change(plan.meta, reference, wanted(plan, members), said, observed)
 }
 
 /// How many pods must start together now: the job's minimum, but no more than the tasks have whose dependencies are

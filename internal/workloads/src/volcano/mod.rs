@@ -24,7 +24,7 @@ use self::plan::ParsedVolcanoJob;
 use self::pods::PodSettings;
 use self::policy::{Due, PolicyAction, Verdict};
 use self::status::{VolcanoPhase, enter, explain};
-use crate::action::{Action, Dependent, EventNote, ReconcileOutcome};
+use crate::action::{Action, Dependent, EventNote, ReconcileOutcome, delete_pod};
 use crate::pod_facts::{self, PodPhase};
 use crate::pod_room::PodRoom;
 use crate::training::{Network, annotated_port};
@@ -105,7 +105,7 @@ pub fn reconcile(
         .surplus
         .iter()
         .filter(|pod| !pod_facts::is_leaving(pod));
-    outcome.actions.extend(leftovers.map(|pod| delete(pod)));
+    outcome.actions.extend(leftovers.map(|pod| delete_pod(pod)));
     match VolcanoPhase::of(&outcome.status) {
         VolcanoPhase::Pending | VolcanoPhase::Running => {
             at_work(&plan, &members, observed, &mut outcome, now);
@@ -176,7 +176,7 @@ fn at_work(
             if handled(observed.job, members, &due) {
                 outcome
                     .actions
-                    .extend(pods_of(members, &due).into_iter().map(delete));
+                    .extend(pods_of(members, &due).into_iter().map(delete_pod));
             } else {
                 act(plan, members, &due, observed.job, outcome, now);
             }
@@ -361,7 +361,7 @@ fn restart_part(
     outcome
         .annotations
         .insert(names::RESTARTS.to_owned(), Some(all.join(",")));
-    outcome.actions.extend(pods.into_iter().map(delete));
+    outcome.actions.extend(pods.into_iter().map(delete_pod));
 }
 
 /// Counts a retry; true if the job failed by it.
@@ -408,7 +408,7 @@ fn restart(
         .filter(|pod| !pod_facts::is_leaving(pod))
         .peekable();
     if present.peek().is_some() {
-        outcome.actions.extend(present.map(delete));
+        outcome.actions.extend(present.map(delete_pod));
         return;
     }
     if members.all().next().is_some() {
@@ -441,7 +441,7 @@ fn stop(
     let mut running = members.all().filter(open).peekable();
     if running.peek().is_some() {
         let present = running.filter(|pod| !pod_facts::is_leaving(pod));
-        outcome.actions.extend(present.map(delete));
+        outcome.actions.extend(present.map(delete_pod));
         return;
     }
     let message = outcome.status.state.message.clone().unwrap_or_default();
@@ -459,7 +459,7 @@ fn finished(
     let open = |pod: &&Pod| !PodPhase::of(pod).is_finished() && !pod_facts::is_leaving(pod);
     outcome
         .actions
-        .extend(members.all().filter(open).map(delete));
+        .extend(members.all().filter(open).map(delete_pod));
     let since = outcome.status.state.last_transition_time.as_ref();
     let expiry = (plan.spec.ttl_seconds_after_finished)
         .zip(since)
@@ -510,7 +510,7 @@ fn keep_up(
     let ended = members
         .all()
         .filter(|pod| ended_by_platform(pod) && !pod_facts::is_leaving(pod));
-    outcome.actions.extend(ended.map(delete));
+    outcome.actions.extend(ended.map(delete_pod));
     let settings = PodSettings {
         version: outcome.status.version.unwrap_or_default(),
         retries: outcome.status.retry_count.unwrap_or_default(),
@@ -619,14 +619,6 @@ fn port(
     Some(JobPorts {
         shared: Some(first),
     })
-}
-
-fn delete(pod: &Pod) -> Action {
-    Action::DeletePod {
-        name: pod_facts::name(pod).to_owned(),
-        uid: pod_facts::uid(pod).to_owned(),
-        grace: None,
-    }
 }
 
 #[cfg(test)]
