@@ -132,8 +132,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         property: "backfill: no gang that starts ahead of the head delays it",
         file: "src/timeline/backfill.rs",
-        find: "} else if !self.subtract_from_shadow(&mut shadow, &placed) {",
-        replace: "} else if placed.is_empty() {",
+        find: "} else if !self.subtract_from_shadow(&mut shadow, &placed.members) {",
+        replace: "} else if placed.members.is_empty() {",
         test: ("timeline_properties", "no_backfilled_gang_delays_the_head"),
     },
     Mutant {

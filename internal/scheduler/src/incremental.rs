@@ -172,12 +172,13 @@ impl Scheduler {
                 round.waiting.push(key.clone());
                 round.obstacles.insert(key.clone(), obstacle);
             }
-            Attempt::Placed(placed, _) if !alone || !self.config.actions.allocate => {
-                self.withdraw_placements(key, &placed);
+            Attempt::Placed(placed) if !alone || !self.config.actions.allocate => {
+                self.withdraw(key, placed);
                 self.outdate_shadow();
                 return false;
             }
-            Attempt::Placed(mut placed, _) => {
+            Attempt::Placed(placed) => {
+                let (mut placed, _) = self.accept(placed);
                 placed.retain(|placement| self.is_bound(&placement.pod));
                 self.write_binds(key, placed, &mut plan.binds);
                 self.serve(key);

@@ -453,11 +453,13 @@ impl Scheduler {
                     blocked.push(key.clone());
                     obstacles.insert(key.clone(), obstacle);
                 }
-                Attempt::Placed(placed, _) if !self.config.actions.allocate => {
-                    self.take_back(&key, &placed);
+                Attempt::Placed(placed) if !self.config.actions.allocate => {
+                    self.take_back(&key, &placed.members);
+                    self.reserve_again(&key, placed.used);
                 }
-                Attempt::Placed(mut placed, rest) => {
+                Attempt::Placed(placed) => {
                     any = true;
+                    let (mut placed, rest) = self.accept(placed);
                     placed.retain(|placement| self.is_bound(&placement.pod));
                     self.write_binds(&key, placed, &mut plan.binds);
                     again = was_whole && rest.is_none();

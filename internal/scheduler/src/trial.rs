@@ -89,7 +89,8 @@ impl Scheduler {
             let obstacle = match self.attempt(key, now) {
                 Attempt::Nothing => None,
                 Attempt::Blocked(obstacle) => Some(obstacle),
-                Attempt::Placed(placed, rest) => {
+                Attempt::Placed(placed) => {
+                    let (placed, rest) = self.accept(placed);
                     self.write_binds(key, placed, &mut trial.binds);
                     rest
                 }

@@ -273,18 +273,17 @@ impl EvictionTransaction {
             told: gang.told.clone(),
         };
         self.log.push(Undo::Gang(key.clone(), past));
-        let (attempt, used) = state.attempt_with_kept(key, now, beyond);
-        let Attempt::Placed(placed, _) = attempt else {
+        let Attempt::Placed(placed) = state.attempt_with_kept(key, now, beyond) else {
             return None;
         };
-        if !used.is_empty() {
-            self.log.push(Undo::Places(key.clone(), used));
+        if !placed.used.is_empty() {
+            self.log.push(Undo::Places(key.clone(), placed.used));
         }
-        for placement in &placed {
+        for placement in &placed.members {
             self.log
                 .push(Undo::Pod(placement.pod.clone(), PodPlacement::pending()));
         }
-        Some(placed)
+        Some(placed.members)
     }
 }
 
@@ -338,24 +337,9 @@ mod tests {
     #[test]
     fn reserved_places_survive_a_trial_that_is_undone() {
         let now = Timestamp::UNIX_EPOCH;
-        let mut s = world(&[(2, None)]);
-        s.update_queues();
-        let key = GangKey::group("ns".into(), "g0");
-        let pods: Vec<PodKey> = s.gangs[&key].members.iter().cloned().collect();
-        let mut transaction = s.begin();
-        let places = s
-            .other_places(&mut transaction, &key, &pods, true, now)
-            .unwrap();
-        s.undo(transaction);
-        assert_eq!(places.len(), 2);
-        s.keep_places(
-            places
-                .into_iter()
-                .map(|place| (key.clone(), place))
-                .collect(),
-            now,
-        );
+        let (mut s, key) = with_reserved_places(now);
         let (kept, view) = (s.gangs[&key].reserved_places.clone(), s.view());
+        assert_eq!(kept.len(), 2);
 
         let mut transaction = s.begin();
         assert!(
@@ -380,6 +364,52 @@ mod tests {
             [],
             "a kept trial uses the reserved places"
         );
+        assert!(!s.gangs_with_reserved_places.contains(&key));
+    }
+
+    /// A gang of two that waits, with both places reserved for it.
+    fn with_reserved_places(now: Timestamp) -> (Scheduler, GangKey) {
+        let mut s = world(&[(2, None)]);
+        s.update_queues();
+        let key = GangKey::group("ns".into(), "g0");
+        let pods: Vec<PodKey> = s.gangs[&key].members.iter().cloned().collect();
+        let mut transaction = s.begin();
+        let places = s
+            .other_places(&mut transaction, &key, &pods, true, now)
+            .unwrap();
+        s.undo(transaction);
+        let places = places.into_iter().map(|place| (key.clone(), place));
+        s.keep_places(places.collect(), now);
+        (s, key)
+    }
+
+    /// A gang in its turn is placed and then refused for the sake of another gang: it does not lose
+    /// the places that are reserved for it.
+    #[test]
+    fn reserved_places_survive_a_turn_that_is_withdrawn() {
+        let now = Timestamp::UNIX_EPOCH;
+        let (mut s, key) = with_reserved_places(now);
+        let (kept, view) = (s.gangs[&key].reserved_places.clone(), s.view());
+        assert_eq!(kept.len(), 2);
+        let held = view.queues["default"].allocated.clone();
+        let Attempt::Placed(placed) = s.attempt_turn(&key, now, 0) else {
+            panic!("there is room for the gang")
+        };
+        assert_eq!(s.gangs[&key].reserved_places, []);
+        s.withdraw(&key, placed);
+        assert_eq!(s.gangs[&key].reserved_places, kept);
+        assert!(s.gangs_with_reserved_places.contains(&key));
+        // The turn admitted the gang to its queue; what is allocated is as before.
+        let after = s.view();
+        assert_eq!((after.nodes, after.pods), (view.nodes, view.pods));
+        assert_eq!(after.queues["default"].allocated, held);
+
+        let Attempt::Placed(placed) = s.attempt_turn(&key, now, 0) else {
+            panic!("there is still room for the gang")
+        };
+        let (members, _) = s.accept(placed);
+        assert_eq!(members.len(), 2);
+        assert_eq!(s.gangs[&key].reserved_places, []);
         assert!(!s.gangs_with_reserved_places.contains(&key));
     }
 

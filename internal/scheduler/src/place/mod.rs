@@ -55,8 +55,18 @@ pub(crate) enum Attempt {
     Nothing,
     /// No member was placed.
     Blocked(Obstacle),
-    /// The minimum is placed; members beyond it may still wait for the given reason.
-    Placed(Vec<Placement>, Option<Obstacle>),
+    /// The minimum is placed, and assumed until the caller accepts or withdraws it.
+    Placed(PlacedMembers),
+}
+
+/// A placement that its caller ends with [`Scheduler::accept`] or [`Scheduler::withdraw`].
+#[derive(Debug)]
+pub(crate) struct PlacedMembers {
+    pub(crate) members: Vec<Placement>,
+    /// Why members beyond the minimum still wait.
+    pub(crate) rest: Option<Obstacle>,
+    /// The places that were reserved for the gang's moved members, and that the placement used up.
+    pub(crate) used: Vec<ReservedPlace>,
 }
 
 impl Scheduler {
@@ -82,7 +92,7 @@ impl Scheduler {
         let attempt = match self.held_back(key, now) {
             Some(obstacle) => Attempt::Blocked(obstacle),
             None => {
-                let attempt = self.attempt_most(key, now, beyond);
+                let attempt = self.attempt_with_kept(key, now, beyond);
                 let attempt = self.admit_behind_claims(key, attempt, now);
                 let attempt = self.admit_behind_head(key, attempt, now, beyond);
                 self.charge_claims(key, &attempt, now);
@@ -93,29 +103,38 @@ impl Scheduler {
         attempt
     }
 
-    /// Tries the gang without regard to a cached answer.
-    pub(crate) fn attempt_most(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {
-        let (attempt, used) = self.attempt_with_kept(key, now, beyond);
-        self.forget_places(used);
-        attempt
-    }
-
-    /// Tries a gang, with the reservations for its moved members released to it. Returns the
-    /// reservations that the placement used up; the caller drops them or, if it undoes the
-    /// placement, restores them.
+    /// Tries a gang without regard to a cached answer, with the reservations for its moved members
+    /// released to it.
     pub(crate) fn attempt_with_kept(
         &mut self,
         key: &GangKey,
         now: Timestamp,
         beyond: usize,
-    ) -> (Attempt, Vec<ReservedPlace>) {
+    ) -> Attempt {
         let kept = self.release_places_for_turn(key);
-        let attempt = self.attempt_freely(key, now, beyond);
-        if matches!(attempt, Attempt::Placed(..)) {
-            return (attempt, kept);
+        match self.attempt_freely(key, now, beyond) {
+            Attempt::Placed(placed) => Attempt::Placed(PlacedMembers {
+                used: kept,
+                ..placed
+            }),
+            attempt => {
+                self.reserve_again(key, kept);
+                attempt
+            }
         }
-        self.reserve_again(key, kept);
-        (attempt, Vec::new())
+    }
+
+    /// Accepts a placement: the reservations that it used up end. Returns the placed members, and
+    /// why members beyond the minimum still wait.
+    pub(crate) fn accept(&mut self, placed: PlacedMembers) -> (Vec<Placement>, Option<Obstacle>) {
+        self.forget_places(placed.used);
+        (placed.members, placed.rest)
+    }
+
+    /// Undoes a placement as if it had not been tried: the reservations that it used up hold again.
+    pub(crate) fn withdraw(&mut self, key: &GangKey, placed: PlacedMembers) {
+        self.withdraw_placements(key, &placed.members);
+        self.reserve_again(key, placed.used);
     }
 
     fn attempt_freely(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {
@@ -162,7 +181,11 @@ impl Scheduler {
             },
             Ok(rest) => {
                 self.assume(key, &run.placed);
-                Attempt::Placed(run.placed, rest)
+                Attempt::Placed(PlacedMembers {
+                    members: run.placed,
+                    rest,
+                    used: Vec::new(),
+                })
             }
             Err(obstacle) => {
                 self.undo_placements(&mut run, 0);

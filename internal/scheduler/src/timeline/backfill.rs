@@ -91,24 +91,28 @@ impl Scheduler {
         };
         // A trial that was undone changed nothing.
         shadow.clock = self.clock;
-        let Attempt::Placed(placed, rest) = attempt else {
+        let Attempt::Placed(placed) = attempt else {
             self.timeline.shadow = Some(shadow);
             return attempt;
         };
         let (gang, head) = (self.gangs.get(key), self.timeline.head.as_ref());
         let (Some(gang), Some(head)) = (gang, head.filter(|head| head.key != *key)) else {
             // The head itself started.
-            return Attempt::Placed(placed, rest);
+            return Attempt::Placed(placed);
         };
         if self.ends_before_shadow(gang, &shadow, now) {
-            self.note_ended_before(&mut shadow, &placed);
-        } else if !self.subtract_from_shadow(&mut shadow, &placed) {
-            let class = placed.first().map_or(0, |placement| placement.class);
+            self.note_ended_before(&mut shadow, &placed.members);
+        } else if !self.subtract_from_shadow(&mut shadow, &placed.members) {
+            let class = placed
+                .members
+                .first()
+                .map_or(0, |placement| placement.class);
             if !self.goes_before(gang, head, class, 0) {
-                let have = gang.total.have().saturating_sub(placed.len());
+                let count = placed.members.len();
+                let have = gang.total.have().saturating_sub(count);
                 let obstacle = Obstacle::behind(&head.key, have);
-                self.withdraw_placements(key, &placed);
-                let elsewhere = self.elsewhere(key, &mut shadow, class, placed.len(), now, beyond);
+                self.withdraw(key, placed);
+                let elsewhere = self.elsewhere(key, &mut shadow, class, count, now, beyond);
                 shadow.clock = self.clock;
                 self.timeline.shadow = Some(shadow);
                 if let Some(attempt) = elsewhere {
@@ -123,7 +127,7 @@ impl Scheduler {
             shadow.clock = u64::MAX;
         }
         self.timeline.shadow = Some(shadow);
-        Attempt::Placed(placed, rest)
+        Attempt::Placed(placed)
     }
 
     /// Whether the gang's latest end is before the shadow time.
@@ -179,18 +183,18 @@ impl Scheduler {
             return None;
         }
         self.draw(&curtain, true);
-        let attempt = self.attempt_most(key, now, beyond);
+        let attempt = self.attempt_with_kept(key, now, beyond);
         self.draw(&curtain, false);
         self.refresh(class);
         if let Some(view) = self.views.get_mut(&class) {
             view.gained = gained;
         }
         match attempt {
-            Attempt::Placed(placed, rest) if self.subtract_from_shadow(shadow, &placed) => {
-                Some(Attempt::Placed(placed, rest))
+            Attempt::Placed(placed) if self.subtract_from_shadow(shadow, &placed.members) => {
+                Some(Attempt::Placed(placed))
             }
-            Attempt::Placed(placed, _) => {
-                self.withdraw_placements(key, &placed);
+            Attempt::Placed(placed) => {
+                self.withdraw(key, placed);
                 None
             }
             _ => None,
@@ -205,7 +209,8 @@ impl Scheduler {
         }
     }
 
-    /// Undoes placements as if they had not been tried.
+    /// Undoes placements as if they had not been tried, but for the reservations that they used up
+    /// ([`Scheduler::withdraw`]).
     pub(crate) fn withdraw_placements(&mut self, key: &GangKey, placed: &[Placement]) {
         let releases = self.releases;
         let classes: BTreeSet<ClassIx> = placed.iter().map(|placement| placement.class).collect();

@@ -79,10 +79,11 @@ impl Scheduler {
             }
             // A gang that is refused here becomes the head.
             let attempt = self.attempt_turn(&head, now, 0);
-            let Attempt::Placed(mut placed, _) = attempt else {
+            let Attempt::Placed(placed) = attempt else {
                 break;
             };
             any = true;
+            let (mut placed, _) = self.accept(placed);
             placed.retain(|placement| self.is_bound(&placement.pod));
             self.write_binds(&head, placed, &mut plan.binds);
             self.serve(&head);

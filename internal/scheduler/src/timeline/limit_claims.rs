@@ -159,15 +159,15 @@ impl Scheduler {
         if self.timeline.claims.is_empty() {
             return attempt;
         }
-        let Attempt::Placed(placed, rest) = attempt else {
+        let Attempt::Placed(placed) = attempt else {
             return attempt;
         };
-        let Some(first) = self.blocked_claim(key, &placed, now) else {
-            return Attempt::Placed(placed, rest);
+        let Some(first) = self.blocked_claim(key, &placed.members, now) else {
+            return Attempt::Placed(placed);
         };
         let have = self.gangs.get(key).map_or(0, |gang| gang.total.have());
-        let obstacle = Obstacle::behind(&first, have.saturating_sub(placed.len()));
-        self.withdraw_placements(key, &placed);
+        let obstacle = Obstacle::behind(&first, have.saturating_sub(placed.members.len()));
+        self.withdraw(key, placed);
         Attempt::Blocked(obstacle)
     }
 
@@ -200,11 +200,11 @@ impl Scheduler {
 
     /// Subtracts kept placements from the surplus of the claims.
     pub(crate) fn charge_claims(&mut self, key: &GangKey, attempt: &Attempt, now: Timestamp) {
-        let Attempt::Placed(placed, _) = attempt else {
+        let Attempt::Placed(placed) = attempt else {
             return;
         };
         for scope in self.claims_on(key, now) {
-            let taken = self.taken(placed, scope.ix);
+            let taken = self.taken(&placed.members, scope.ix);
             if let Some(claim) = self.timeline.claims.get_mut(&scope) {
                 claim.spare -= taken;
             }
