@@ -13,6 +13,7 @@ use workloads::apps::{deployment, replicaset};
 use super::ObjectKey;
 use super::batch::pod_event;
 use super::caches::{SelectorOf, Watched};
+use super::rooms::PodRooms;
 use super::runner::{CachedJob, Workload};
 
 /// The Deployment controller.
@@ -55,7 +56,9 @@ fn of_deployment(deployment: &Deployment) -> Option<&LabelSelector> {
 }
 
 /// The ReplicaSet controller.
-pub(crate) struct ReplicaSetController;
+pub(crate) struct ReplicaSetController {
+    pub(crate) rooms: PodRooms,
+}
 
 impl Workload for ReplicaSetController {
     type Kind = ReplicaSet;
@@ -70,13 +73,14 @@ impl Workload for ReplicaSetController {
 
     fn decide(
         &mut self,
-        _: &ObjectKey,
+        key: &ObjectKey,
         seen: &CachedJob<'_, ReplicaSet>,
         now: Timestamp,
     ) -> ReconcileOutcome<ReplicaSetStatus> {
         let observed = replicaset::ObservedReplicaSet {
             set: seen.job,
             pods: &seen.pods,
+            room: self.rooms.of(&key.0),
         };
         replicaset::reconcile(&observed, now)
     }

@@ -152,10 +152,18 @@ pub fn spawn(ctx: &Context) -> Vec<ControlLoop> {
             tokio::spawn(kept_running(ctx.clone(), || apps::DeploymentController))
         }
         JobKind::ReplicaSet => {
-            tokio::spawn(kept_running(ctx.clone(), || apps::ReplicaSetController))
+            let rooms = rooms.clone();
+            let make = move || apps::ReplicaSetController {
+                rooms: rooms.clone(),
+            };
+            tokio::spawn(kept_running(ctx.clone(), make))
         }
         JobKind::StatefulSet => {
-            tokio::spawn(kept_running(ctx.clone(), || sets::StatefulSetController))
+            let rooms = rooms.clone();
+            let make = move || sets::StatefulSetController {
+                rooms: rooms.clone(),
+            };
+            tokio::spawn(kept_running(ctx.clone(), make))
         }
         JobKind::DaemonSet => tokio::spawn(kept_running(ctx.clone(), || sets::DaemonSetController)),
         JobKind::CronJob => tokio::spawn(kept_running(ctx.clone(), || cronjob::CronJobController)),

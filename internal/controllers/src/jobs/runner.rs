@@ -328,7 +328,7 @@ fn wait_until(at: Timestamp, now: Timestamp) -> Duration {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use http::{Request, Response};
+    use http::{Method, Request, Response};
     use k8s_openapi::api::batch::v1::{Job, JobStatus};
     use kube::client::Body;
     use kube::core::DeserializeGuard;
@@ -383,10 +383,20 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_over_one_job_leaves_the_others_at_work() {
-        let refuse = |_: Request<Body>| async {
-            Ok::<_, kube::Error>(Response::new(Body::from(b"{}".to_vec())))
+        let (posted, mut events) = tokio::sync::mpsc::unbounded_channel();
+        let answer = move |request: Request<Body>| {
+            let posted = posted.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                if parts.method == Method::POST && parts.uri.path().ends_with("/events") {
+                    let body = body.collect_bytes().await?;
+                    let event: Value = serde_json::from_slice(&body).unwrap_or_default();
+                    let _ = posted.send(event);
+                }
+                Ok::<_, kube::Error>(Response::new(Body::from(b"{}".to_vec())))
+            }
         };
-        let client = Client::new(tower::service_fn(refuse), "default");
+        let client = Client::new(tower::service_fn(answer), "default");
         let notes = EventRecorder::new(client.clone(), "frail");
         let asked = Arc::new(AtomicUsize::new(0));
         let mut runner = Runner::new(client, notes, Frail(asked.clone()));
@@ -409,5 +419,14 @@ mod tests {
         // The failing job waits for its retry; it is not forgotten.
         let next = runner.queue.next().unwrap();
         assert_eq!(runner.queue.take(next).unwrap().1, "bad");
+        // An event on the job names the panic.
+        let event = tokio::time::timeout(Duration::from_secs(60), events.recv());
+        let event = event.await.unwrap().unwrap();
+        assert_eq!(event["reason"], retry::PANICKED);
+        assert_eq!(event["type"], "Warning");
+        let about = event.get("regarding").or(event.get("involvedObject"));
+        assert_eq!(about.unwrap()["name"], "bad");
+        let words = event.get("note").or(event.get("message")).unwrap();
+        assert!(words.as_str().unwrap().contains("over it"), "{words}");
     }
 }

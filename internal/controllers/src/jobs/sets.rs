@@ -12,13 +12,16 @@ use workloads::apps::{daemonset, statefulset};
 use super::ObjectKey;
 use super::batch::pod_event;
 use super::caches::{SelectorOf, Watched};
+use super::rooms::PodRooms;
 use super::runner::{CachedJob, Workload};
 
 /// The label of all pods that these controllers create; a pod without it is not adopted.
 const POD_REVISION: &str = "controller-revision-hash";
 
 /// The StatefulSet controller.
-pub(crate) struct StatefulSetController;
+pub(crate) struct StatefulSetController {
+    pub(crate) rooms: PodRooms,
+}
 
 impl Workload for StatefulSetController {
     type Kind = StatefulSet;
@@ -49,6 +52,7 @@ impl Workload for StatefulSetController {
             pods: &seen.pods,
             revisions: &seen.revisions,
             claim: &claim,
+            room: self.rooms.of(&key.0),
         };
         statefulset::reconcile(&observed, now)
     }

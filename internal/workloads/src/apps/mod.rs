@@ -14,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use resources::numbers::later;
 
 use crate::pod_facts::{self, PodPhase};
+use crate::pod_room::PodRoom;
 use crate::terms;
 
 /// The most pods that one pass creates; the next ones follow when these have been observed.
@@ -21,17 +22,19 @@ const CREATED_AT_ONCE: usize = 500;
 /// The pods that a first pass creates. A later pass creates up to as many as exist, so that a template whose pods are
 /// refused costs this many requests a pass and not [`CREATED_AT_ONCE`].
 const SLOW_START: usize = 16;
-/// The most pods of one object that wait for a node at a time, as for a Job: a further pod would wait behind these. So
-/// an object costs as much as its pods that can run, however large its `replicas` is.
+/// The most pods of one object that wait for a node at a time, as for a Job; fewer where the nodes hold fewer
+/// ([`PodRoom`]). So an object costs as much as its pods that can run, however large its `replicas` is.
 pub const WAITING_MAX: usize = crate::job::WAITING_MAX as usize;
 /// The constants of the 32-bit FNV-1a hash.
 const FNV_BASIS: u32 = 0x811c_9dc5;
 const FNV_PRIME: u32 = 0x0100_0193;
 
 /// How many of the missing pods a pass creates.
-fn batch(missing: usize, active: usize, waiting: usize) -> usize {
+fn batch(missing: usize, active: usize, waiting: usize, room: &PodRoom) -> usize {
+    let waiting_max = room.waiting_max(crate::job::WAITING_MAX);
+    let waiting_max = usize::try_from(waiting_max).unwrap_or(WAITING_MAX);
     missing
-        .min(WAITING_MAX.saturating_sub(waiting))
+        .min(waiting_max.saturating_sub(waiting))
         .min(active.max(SLOW_START))
         .min(CREATED_AT_ONCE)
 }
@@ -156,9 +159,17 @@ mod tests {
             (100_000, 5_000, WAITING_MAX, 0),
             (0, 5, 0, 0),
         ];
+        let room = PodRoom::default();
         for (missing, active, waiting, want) in table {
-            assert_eq!(batch(missing, active, waiting), want);
+            assert_eq!(batch(missing, active, waiting, &room), want);
         }
+        // Where the nodes hold fewer pods, fewer wait for them.
+        let small = PodRoom {
+            nodes: Some(1_000),
+            quota: None,
+        };
+        assert_eq!(batch(100_000, 5_000, 990, &small), 10);
+        assert_eq!(batch(100_000, 5_000, 1_000, &small), 0);
     }
 
     #[test]

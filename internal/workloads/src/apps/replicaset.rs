@@ -12,6 +12,7 @@ use crate::action::{Action, DependentKind, ReconcileOutcome};
 use crate::ownership::{Claimant, controller_reference};
 use crate::pod_facts::{self, PodPhase};
 use crate::pod_names;
+use crate::pod_room::PodRoom;
 
 /// The condition that says why pods could not be created.
 pub const REPLICA_FAILURE: &str = "ReplicaFailure";
@@ -27,6 +28,8 @@ pub struct ObservedReplicaSet<'a> {
     pub set: &'a ReplicaSet,
     /// Its pods, and those of its namespace without a controller; other pods are ignored.
     pub pods: &'a [&'a Pod],
+    /// How many pods can exist at all.
+    pub room: PodRoom,
 }
 
 /// Decides the next actions for a ReplicaSet.
@@ -74,7 +77,7 @@ pub fn reconcile(
         .iter()
         .filter(|pod| !pod_facts::is_bound(pod))
         .count();
-    let missing = batch(wanted - active.len(), active.len(), waiting);
+    let missing = batch(wanted - active.len(), active.len(), waiting, &observed.room);
     let used: BTreeSet<u32> = pods.iter().filter_map(|pod| number_of(pod)).collect();
     // A released pod keeps its name.
     let taken: BTreeSet<&str> = observed

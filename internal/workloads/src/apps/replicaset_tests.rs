@@ -32,12 +32,24 @@ fn set(replicas: i64, more: Value) -> ReplicaSet {
 struct World {
     pods: BTreeMap<String, Pod>,
     uids: u32,
+    /// How many pods the nodes hold, if it is known.
+    nodes: Option<u64>,
 }
 
 impl World {
     fn ask(&self, set: &ReplicaSet, now: Timestamp) -> ReconcileOutcome<ReplicaSetStatus> {
         let pods: Vec<&Pod> = self.pods.values().collect();
-        reconcile(&ObservedReplicaSet { set, pods: &pods }, now)
+        reconcile(
+            &ObservedReplicaSet {
+                set,
+                pods: &pods,
+                room: PodRoom {
+                    nodes: self.nodes,
+                    quota: None,
+                },
+            },
+            now,
+        )
     }
 
     fn step(&mut self, set: &ReplicaSet, now: Timestamp) -> ReconcileOutcome<ReplicaSetStatus> {
@@ -117,6 +129,13 @@ fn a_number_beyond_all_machines_creates_only_the_pods_that_may_wait() {
     assert_eq!(first.actions.len(), SLOW_START);
     world.settle(&set, at(0));
     assert_eq!(world.pods.len(), WAITING_MAX);
+    // Fewer wait where the nodes hold fewer.
+    let mut world = World {
+        nodes: Some(300),
+        ..World::default()
+    };
+    world.settle(&set, at(0));
+    assert_eq!(world.pods.len(), 300);
 }
 
 #[test]

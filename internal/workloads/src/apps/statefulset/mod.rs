@@ -23,6 +23,7 @@ use super::{available_from, batch, count, positive};
 use crate::action::{Action, DependentKind, ReconcileOutcome};
 use crate::ownership::Claimant;
 use crate::pod_facts::{self, PodPhase};
+use crate::pod_room::PodRoom;
 
 /// Finds a claim of the set's namespace by its name.
 pub type FindClaim<'a> = &'a dyn Fn(&str) -> Option<&'a PersistentVolumeClaim>;
@@ -38,6 +39,8 @@ pub struct ObservedStatefulSet<'a> {
     pub revisions: &'a [&'a ControllerRevision],
     /// The claims of its namespace.
     pub claim: FindClaim<'a>,
+    /// How many pods can exist at all.
+    pub room: PodRoom,
 }
 
 /// A set's spec and pods.
@@ -54,6 +57,7 @@ struct SetPlan<'a> {
     pods: BTreeMap<i64, &'a Pod>,
     /// The revision of pods with a number below the partition.
     current: String,
+    room: PodRoom,
     now: Timestamp,
 }
 
@@ -148,6 +152,7 @@ impl<'a> SetPlan<'a> {
             ordered: spec.pod_management_policy.as_deref() != Some("Parallel"),
             pods: pods.collect(),
             current,
+            room: observed.room,
             now,
         }
     }
@@ -226,7 +231,7 @@ impl<'a> SetPlan<'a> {
     /// the order counts.
     fn keep_up(&self, revisions: &Revisions<'_>, actions: &mut Vec<Action>) -> bool {
         let waiting = self.pods.values().filter(|pod| !pod_facts::is_bound(pod));
-        let room = batch(usize::MAX, self.pods.len(), waiting.count());
+        let room = batch(usize::MAX, self.pods.len(), waiting.count(), &self.room);
         let mut created = 0;
         let mut complete = true;
         let mut number = self.first;

@@ -64,6 +64,7 @@ impl World {
             pods: &pods,
             revisions: &revisions,
             claim: &claim,
+            room: PodRoom::default(),
         };
         let outcome = reconcile(&observed, at(self.now));
         let changed =
