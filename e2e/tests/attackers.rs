@@ -1,9 +1,10 @@
 //! Pods that attack other namespaces' files and processes, the platform's secrets, devices, and
 //! the machine's resources. They print their results, which the tests judge; no secret is printed.
 
+use std::path::Path;
 use std::time::Duration;
 
-use e2e::{Platform, eventually, repository, run};
+use e2e::{Mounts, Platform, eventually, repository, run};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(90);
@@ -386,4 +387,95 @@ fn a_pod_without_a_gpu_opens_none() {
         {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]});
     let log = attack_with(&platform, "opens", script, &more);
     assert_eq!(log, "gpus=\nids=void\n");
+}
+
+/// Shell commands that give a mount namespace a `/dev` with the files of four GPUs. No driver serves them: an open
+/// that is permitted ends in ENXIO, and one that is refused in another error.
+const GPU_DEV: &str = r#"
+    mkdir "$DIR/dev"
+    mount -t tmpfs none "$DIR/dev"
+    for entry in /dev/*; do
+        at="$DIR/dev/${entry#/dev/}"
+        if [ -L "$entry" ]; then cp -P "$entry" "$at"
+        elif [ -d "$entry" ]; then mkdir "$at"; mount --rbind "$entry" "$at"
+        else touch "$at"; mount --bind "$entry" "$at"; fi
+    done
+    for minor in 0 1 2 3; do rm -f "$DIR/dev/nvidia$minor"; mknod -m 666 "$DIR/dev/nvidia$minor" c 195 "$minor"; done
+    mount --rbind "$DIR/dev" /dev
+"#;
+
+#[test]
+fn a_pod_with_a_gpu_opens_that_one_and_no_other() {
+    e2e::require_root();
+    let directory = tempfile::tempdir().expect("a directory");
+    let mounts = Mounts::new(directory.path(), GPU_DEV);
+    let platform = Platform::server(&[]);
+    platform.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: attackers}\n");
+    // The stand-in for the driver's library tells which file is which GPU's.
+    let machine = repository().join("packaging/examples/machines/4x-h100.toml");
+    let library = directory.path().join("library");
+    std::fs::create_dir(&library).expect("a directory");
+    let built = std::env::current_exe().expect("this test");
+    let built = built.with_file_name("libnvml_standin.so");
+    std::fs::copy(built, library.join("libnvidia-ml.so.1")).expect("the stand-in");
+    let environment: [(&str, &Path); 2] = [
+        ("LD_LIBRARY_PATH", &library),
+        ("MUSTER_NVML_MACHINE", &machine),
+    ];
+    let inside = vec![
+        "nsenter".to_owned(),
+        format!("--mount={}", mounts.file().display()),
+    ];
+    let arguments = ["--metrics", "off", "--kmsg", "off"];
+    let _agent = platform.agent_by("gpus", inside, &environment, &arguments);
+    platform.await_nodes(1);
+    let script = "echo own $CUDA_VISIBLE_DEVICES; for n in 0 1 2 3; do \
+                  error=$(cat /dev/nvidia$n 2>&1) && echo opened $n; \
+                  case $error in *'No such device or address'*) echo permitted $n;; esac; done; \
+                  mknod /tmp/gpu c 195 3 2>/dev/null && echo made; \
+                  mount -t devtmpfs x /mnt 2>/dev/null && echo mounted";
+    let more = json!({"resources": {"limits": {"nvidia.com/gpu": "1"}}});
+    // Two pods with a GPU each, the first while the second keeps its own.
+    let keeps = json!({"resources": {"limits": {"nvidia.com/gpu": "1"}}});
+    platform.apply(&pod(
+        "attackers",
+        "keeps",
+        "echo ready; exec sleep 600",
+        &keeps,
+    ));
+    eventually("the other pod has its GPU", SOON, || {
+        let log = platform.cli(&["-n", "attackers", "logs", "keeps"]).out;
+        (log == "ready\n").then_some(())
+    });
+    let log = attack_with(&platform, "opens-another", script, &more);
+    let devices = platform.kubectl(&[
+        "-n",
+        "attackers",
+        "get",
+        "pod",
+        "opens-another",
+        "-o",
+        r"jsonpath={.metadata.annotations.muster\.io/devices}",
+    ]);
+    let permitted: Vec<&str> = log
+        .lines()
+        .filter_map(|line| line.strip_prefix("permitted "))
+        .collect();
+    assert_eq!(permitted.len(), 1, "{log}");
+    assert!(
+        !log.contains("opened") && !log.contains("made") && !log.contains("mounted"),
+        "{log}"
+    );
+    // The file that it may open is that of the GPU that it was given.
+    let kept = platform.kubectl(&[
+        "-n",
+        "attackers",
+        "get",
+        "pod",
+        "keeps",
+        "-o",
+        r"jsonpath={.metadata.annotations.muster\.io/devices}",
+    ]);
+    assert_ne!(devices.out, kept.out);
+    assert!(log.starts_with(&format!("own {}\n", permitted[0])), "{log}");
 }

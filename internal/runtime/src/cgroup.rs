@@ -63,6 +63,12 @@ pub enum CgroupError {
     /// Devices are not denied by files in version 2.
     #[error("version 2 needs an eBPF program for that; a nodev mount hides them instead")]
     NeedsProgram,
+    /// The process has no table of its cgroups.
+    #[error("the process's cgroups cannot be read: {0}")]
+    Process(#[source] std::io::Error),
+    /// A bound would count for other processes as well.
+    #[error("the process is in no cgroup of its own")]
+    NotItsOwn,
     /// The device can't be looked at.
     #[error("{0}")]
     Device(#[source] std::io::Error),
@@ -80,6 +86,34 @@ pub struct ContainerUsage {
     pub memory_working_set: u64,
     /// Anonymous memory, bytes.
     pub memory_rss: u64,
+}
+
+/// Bounds the processes of the version-1 cgroup that process `pid` is in. Container runtimes take no such bound for
+/// version 1, and a kubelet sets it on the pod's cgroup; Muster sets it on the container's once that runs.
+///
+/// # Errors
+/// There is no such hierarchy, the process is gone or in no cgroup of its own, or the kernel refuses the value.
+pub fn limit_processes_v1(
+    mounts: &BTreeMap<String, PathBuf>,
+    pid: i32,
+    most: u64,
+) -> Result<(), CgroupError> {
+    let mount = mounts.get("pids");
+    let mount = mount.ok_or_else(|| CgroupError::NoController("pids".to_owned()))?;
+    let table = fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(CgroupError::Process)?;
+    let own = pids_path(&table).ok_or(CgroupError::NotItsOwn)?;
+    write(&mount.join(own).join("pids.max"), &most.to_string())
+}
+
+/// The path of the pids controller in `/proc/PID/cgroup`, without its slash; none if the process is in the root.
+fn pids_path(table: &str) -> Option<&str> {
+    let mut lines = table.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        rest.split_once(':')
+    });
+    let (_, path) = lines.find(|(names, _)| names.split(',').any(|name| name == "pids"))?;
+    let path = path.trim_start_matches('/');
+    (!path.is_empty()).then_some(path)
 }
 
 impl Cgroup {
@@ -376,6 +410,15 @@ fn keyed(path: &Path, key: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_pids_cgroup_of_a_process_is_found_unless_it_is_the_root() {
+        let table = "8:cpu,pids:/k8s.io/one\n7:memory:/k8s.io/other\n0::/";
+        assert_eq!(pids_path(table), Some("k8s.io/one"));
+        // So the kernel shows a process that has ended and is not waited for yet.
+        assert_eq!(pids_path("8:pids:/\n0::/k8s.io/one"), None);
+        assert_eq!(pids_path("0::/k8s.io/one"), None);
+    }
 
     #[test]
     fn bounds_become_the_files_of_version_two() {

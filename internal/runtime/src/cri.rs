@@ -23,7 +23,7 @@ use jiff::Timestamp;
 use tokio::sync::broadcast;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-use crate::cgroup::HierarchyLayout;
+use crate::cgroup::{self, HierarchyLayout};
 use crate::error::RuntimeError;
 use crate::logs::{LogRead, read_logs};
 use crate::process::{ExecOutcome, MAX_CHANGES, Stats};
@@ -64,8 +64,8 @@ struct CriState {
     channel: Channel,
     /// What the runtime calls itself.
     version: String,
-    /// Whether the node's control groups are of version 2 alone.
-    unified: bool,
+    /// The node's control groups.
+    cgroups: HierarchyLayout,
     table: Mutex<BTreeMap<ContainerId, ContainerEntry>>,
     /// One sandbox is made at a time, so that a pod's containers share theirs.
     sandboxes: tokio::sync::Mutex<()>,
@@ -124,7 +124,7 @@ impl CriRuntime {
             config,
             channel,
             version: String::new(),
-            unified: matches!(HierarchyLayout::detect(), HierarchyLayout::V2(_)),
+            cgroups: HierarchyLayout::detect(),
             table: Mutex::default(),
             sandboxes: tokio::sync::Mutex::default(),
             changes,
@@ -238,7 +238,7 @@ impl CriRuntime {
             owner: &shared.config.owner,
             image: &image_ref,
             sub_paths: bound.places(),
-            unified: shared.unified,
+            unified: matches!(shared.cgroups, HierarchyLayout::V2(_)),
         };
         let config =
             convert::container(&spec, &means).map_err(|error| unusable(error.to_string()))?;
@@ -283,9 +283,27 @@ impl CriRuntime {
         } else if let Err(error) = shared.inspect(&made.container_id).await {
             // It is started all the same; the next round of asking sees it.
             tracing::warn!(container = %id, "{error}");
+        } else {
+            self.limit_processes(&id, spec.limits.pids_max);
         }
         drop(bound);
         self.status(&id).ok_or(RuntimeError::NotFound(id))
+    }
+
+    /// Bounds the processes of a container that has just started, where the runtime could not.
+    fn limit_processes(&self, id: &ContainerId, most: Option<u64>) {
+        let HierarchyLayout::V1(mounts) = &self.shared.cgroups else {
+            return;
+        };
+        let state = self.status(id).map(|status| status.state);
+        let (Some(ContainerState::Running { process, .. }), Some(most)) = (state, most) else {
+            return;
+        };
+        let limited = cgroup::limit_processes_v1(mounts, process.pid, most);
+        // One that has ended needs none.
+        if let Some(error) = limited.err().filter(|_| process.is_alive()) {
+            tracing::warn!(container = %id, %error, "the container's processes are not bounded");
+        }
     }
 
     /// What is known of a container.
