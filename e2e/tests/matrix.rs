@@ -80,11 +80,16 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 66] = [
+const PORTAL: [Row; 71] = [
     ("GET", "/metrics", "", "", Who::Admins, 403),
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/alerts", "", "", Who::Users, 403),
+    ("GET", "/api/v1/alert-receivers", "", "", Who::Admins, 403),
+    ("POST", "/api/v1/alert-receivers/{name}/test", "/api/v1/alert-receivers/none/test", "{}", Who::Admins, 403),
+    ("GET", "/api/v1/alert-silences", "", "", Who::Admins, 403),
+    ("POST", "/api/v1/alert-silences", "", r#"{"seconds": 0}"#, Who::Admins, 403),
+    ("DELETE", "/api/v1/alert-silences/{id}", "/api/v1/alert-silences/none", "", Who::Admins, 403),
     ("GET", "/api/v1/jobs", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/users", "", "", Who::Admins, 403),
     ("POST", "/api/v1/users", "", r#"{"name": "-"}"#, Who::Admins, 403),

@@ -22,6 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "supervisor",
         ],
     ),
+    ("alerting", &[]),
     ("apiserver", &["schema", "store"]),
     ("cli", &["hardware", "usage"]),
     (
@@ -36,7 +37,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("invariants", &[]),
     ("network", &["durable"]),
     ("nvml-standin", &["hardware"]),
-    ("portal", &["identity", "supervisor", "usage"]),
+    ("portal", &["alerting", "identity", "supervisor", "usage"]),
     ("resources", &[]),
     ("rpc", &[]),
     ("runtime", &["durable"]),
@@ -52,7 +53,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates without input or output, and the crates that they must not depend on.
-const PURE: [&str; 7] = [
+const PURE: [&str; 8] = [
+    "alerting",
     "invariants",
     "resources",
     "scheduler",

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
 mod people;
 
@@ -76,6 +76,8 @@ pub enum Command {
     /// Show how many GPU, core and memory hours were allocated to teams, queues, namespaces and users, or the single
     /// allocations
     Usage(UsageArguments),
+    /// List the alerts that fire; silence them; show and test the receivers that are notified
+    Alerts(AlertsArguments),
     /// Manage users: create, list, disable and delete them, give roles, reset passwords; change your own password
     /// (`passwd`)
     #[command(subcommand)]
@@ -405,6 +407,63 @@ pub struct UsageArguments {
     /// Output format [default: a table for people]
     #[arg(short, long, value_enum)]
     pub output: Option<UsageOutput>,
+}
+
+/// Arguments of `muster alerts`.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct AlertsArguments {
+    #[command(subcommand)]
+    pub command: Option<AlertsCommand>,
+    /// Output format
+    #[arg(short, long, value_name = "FORMAT")]
+    pub output: Option<AlertsOutput>,
+}
+
+/// Output formats of `muster alerts`.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AlertsOutput {
+    /// One JSON document
+    Json,
+}
+
+/// Commands of `muster alerts`.
+#[derive(Subcommand, Debug)]
+pub enum AlertsCommand {
+    /// List the receivers (--alert-receivers of `muster server`) and what was delivered to them
+    Receivers,
+    /// Send a test to a receiver and wait for its answer. Exit status 1 if the receiver does not take it
+    Test {
+        /// Name of the receiver
+        name: String,
+    },
+    /// List the silences that have not ended
+    Silences,
+    /// Keep matching alerts from being delivered for a time; they are still listed
+    #[command(group = ArgGroup::new("match").args(["rule", "on"]).required(true).multiple(true))]
+    Silence {
+        /// Rule, such as NodeLost [default: all rules]
+        #[arg(long, value_name = "RULE")]
+        rule: Option<String>,
+        /// Node, namespace, or subject as `muster alerts` lists it [default: all]
+        #[arg(long, value_name = "NAME")]
+        on: Option<String>,
+        /// Duration, such as 2h or 3d; at most 30d
+        #[arg(long = "for", value_name = "TIME", value_parser = span)]
+        seconds: i64,
+        /// Reason
+        #[arg(long, default_value = "", value_name = "TEXT")]
+        comment: String,
+    },
+    /// End a silence before its time
+    Unsilence {
+        /// Number of the silence, as listed
+        id: u64,
+    },
+}
+
+fn span(text: &str) -> Result<i64, ClientOptionError> {
+    resources::span::seconds(text).ok_or(ClientOptionError::Span)
 }
 
 /// Output formats of `muster usage`.

@@ -1,6 +1,7 @@
 //! The command-line client: the commands that ask a server through the same API as kubectl, with their options, texts
 //! and exit statuses. The binary adds the commands that run on this machine.
 
+mod alerts;
 mod apply;
 mod arguments;
 mod backup;
@@ -115,6 +116,7 @@ async fn dispatch(connection: &ServerConnection, command: Command) -> Result<Com
         },
         Command::Defragmentation(listing) => defragmentation::proposal(connection, listing).await,
         Command::Usage(arguments) => usage::usage(connection, arguments).await,
+        Command::Alerts(arguments) => alerts::alerts(connection, arguments).await,
         Command::User(command) => users::user(connection, command).await,
         Command::Team(command) => teams::team(connection, command).await,
         Command::Token(command) => tokens::token(connection, command).await,

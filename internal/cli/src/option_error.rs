@@ -9,6 +9,9 @@ pub enum ClientOptionError {
     /// The value is no address of a server.
     #[error("use https://HOST:PORT")]
     ServerAddress,
+    /// The value is no time span.
+    #[error("use {forms}", forms = resources::span::FORMS)]
+    Span,
     /// The value names no event to wait for.
     #[error("use condition=NAME or delete")]
     Until,

@@ -25,8 +25,8 @@ pub use board::Board;
 pub use problem::Problem;
 pub use state::{
     Backends, BackupFailed, BackupRequest, CreatedJoinToken, ListedJoinToken, LogProblem, LogQuery,
-    LogStream, NewJoinToken, NodeRequestProblem, Portal, Previewed, RolloutRequest, SharedUsage,
-    UnreadableManifests, UpgradeBackend, UpgradeRefusal,
+    LogStream, NewJoinToken, NodeRequestProblem, Portal, Previewed, RolloutRequest, SharedAlerts,
+    SharedUsage, UnreadableManifests, UpgradeBackend, UpgradeRefusal,
 };
 
 fn all() -> routes::Routes {

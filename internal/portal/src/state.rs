@@ -217,6 +217,9 @@ pub type Previewed = Result<Vec<(String, String)>, Box<PlacementReport>>;
 /// The book of allocations. It is locked for as long as an answer takes.
 pub type SharedUsage = Arc<parking_lot::Mutex<usage::UsageBook>>;
 
+/// The alerts, their silences and receivers.
+pub type SharedAlerts = Arc<parking_lot::Mutex<alerting::Alerts>>;
+
 /// Interfaces to the other components, so that this crate does not depend on them.
 pub struct Backends {
     /// The resource API as a caller.
@@ -256,6 +259,8 @@ pub struct Backends {
     pub upgrade: UpgradeBackend,
     /// The book of allocations.
     pub usage: SharedUsage,
+    /// The alerts.
+    pub alerts: SharedAlerts,
     /// Asks the resource API whether a caller may GET a path that is not a resource.
     pub permits_path: Box<PermitsPath>,
     /// Writes the scheduler's, the listener's and the process's metrics on the page.

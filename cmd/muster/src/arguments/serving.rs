@@ -52,6 +52,20 @@ const SCHEDULER: &str = "Scheduler (--scheduler-config; `muster simulate` reads 
   packaging/examples/scheduler.yaml is an example. The server names an invalid field at its start, with
   the valid form.";
 
+/// Help text on the file of receivers.
+const RECEIVERS: &str = "Receivers of alerts (--alert-receivers):
+  [[receiver]]
+  name = \"on-call\"                            # 1 to 63 of a-z, 0-9 and -
+  kind = \"webhook\"                            # or slack, alertmanager
+  url = \"https://hooks.example.org/muster\"    # or url-file = FILE, whose first line is the URL
+  key-file = \"/etc/muster/on-call.key\"        # signs a webhook's document as Standard Webhooks does
+  token-file = \"/etc/muster/on-call.token\"    # sent as a bearer token
+  severity = \"warning\"                        # least severity: info (the default), warning or critical
+  rules = [\"NodeLost\", \"GpuUnhealthy\"]      # all by default
+
+  A webhook gets Alertmanager's webhook document. `muster alerts test NAME` sends a test, and
+  `muster alerts receivers` shows what was delivered.";
+
 /// How the process writes its log, to standard error.
 #[derive(Args, Debug, Clone)]
 pub struct LogOptions {
@@ -84,7 +98,7 @@ fn log_format() -> impl TypedValueParser<Value = LogFormat> {
 }
 
 #[derive(Args, Debug)]
-#[command(after_long_help = format!("{SCHEDULER}\n\n{POD_SECURITY}\n\n{AUDIT}"))]
+#[command(after_long_help = format!("{SCHEDULER}\n\n{POD_SECURITY}\n\n{AUDIT}\n\n{RECEIVERS}"))]
 pub struct Up {
     #[command(flatten)]
     pub server: ServerOptions,
@@ -101,7 +115,7 @@ pub struct Up {
 #[derive(Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_long_help = format!("{SCHEDULER}\n\n{POD_SECURITY}\n\n{AUDIT}")
+    after_long_help = format!("{SCHEDULER}\n\n{POD_SECURITY}\n\n{AUDIT}\n\n{RECEIVERS}")
 )]
 pub struct Server {
     #[command(subcommand)]
@@ -211,6 +225,9 @@ pub struct ServerOptions {
     /// may have an address in it [default: 10.244.0.0/16]
     #[arg(long, value_name = "RANGE", value_parser = Ipv4Range::cluster)]
     pub pod_cidr: Option<Ipv4Range>,
+    /// Receivers of alerts: webhooks, Slack and Alertmanager, in TOML, see below; read at the start [default: none]
+    #[arg(long, env = "MUSTER_ALERT_RECEIVERS", value_name = "FILE")]
+    pub alert_receivers: Option<PathBuf>,
     #[command(flatten)]
     pub tls: TlsOptions,
     #[command(flatten)]

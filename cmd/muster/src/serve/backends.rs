@@ -190,6 +190,7 @@ pub fn hooks(
     layout: &FileLayout,
     url: String,
     usage: portal::SharedUsage,
+    alerts: portal::SharedAlerts,
     requests: Arc<RequestMetrics>,
 ) -> Backends {
     let (api, authority, reader) = (api.clone(), api.clone(), api.clone());
@@ -203,6 +204,7 @@ pub fn hooks(
     let (paths, counted) = (api.clone(), board());
     Backends {
         usage,
+        alerts,
         permits_path: Box::new(move |caller, path| paths.permits_path(caller, "get", path)),
         metrics: Box::new(move |page| {
             metrics::scheduler(page, counted.len(), &counted.counts());

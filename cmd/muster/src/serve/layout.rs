@@ -69,6 +69,11 @@ impl FileLayout {
         &self.root
     }
 
+    /// The alerts and the notices that wait to be delivered.
+    pub fn alerts(&self) -> PathBuf {
+        self.server().join("alerts.json")
+    }
+
     /// The store's directory.
     pub fn store(&self) -> PathBuf {
         self.root.join("store")

@@ -3,6 +3,7 @@
 
 mod accounting;
 mod admin;
+mod alerting;
 mod audit;
 mod backends;
 mod backup;

@@ -19,6 +19,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::accounting::Accounting;
+use super::alerting::{self, Alerting};
 use super::certificate::{self, Certificate, ServerNames};
 use super::decisions::Decisions;
 use super::layout::{FileLayout, write_private};
@@ -44,7 +45,8 @@ pub struct RunningServer {
     /// The connected nodes.
     pub fleet: Arc<Fleet>,
     /// The running parts. A stop ends them in the reverse order: the listener, the configured certificate, the
-    /// renewal of the own one, the fleet, the controllers, the usage and the decisions on disk, and the audit log.
+    /// renewal of the own one, the fleet, the controllers, the alerts, the usage and the decisions on disk, and the audit
+    /// log.
     pub components: Supervisor,
     address: SocketAddr,
 }
@@ -58,6 +60,7 @@ impl RunningServer {
         scheduler::refuse_repartition(&scheduler)?;
         let tls_source = options.tls.source()?;
         tls::check(&tls_source)?;
+        let receivers = alerting::receivers(options.alert_receivers.as_deref())?;
         let mut api_config = ApiConfig {
             pod_security: pod_security::config(options)?,
             ..ApiConfig::default()
@@ -120,6 +123,7 @@ impl RunningServer {
         let decisions = Decisions::keep(layout.decisions(), controllers.board.clone()).await;
         let requests = Arc::new(RequestMetrics::default());
         let accounting = Accounting::keep(layout.usage(), client("accounting")).await;
+        let alerting = Alerting::open(layout, receivers, url_for_nodes(options, address))?;
         let portal = portal::Portal {
             identity: identity.clone(),
             board: portal::Board::start(&client("portal")),
@@ -131,6 +135,7 @@ impl RunningServer {
                 layout,
                 url_for_nodes(options, address),
                 accounting.book(),
+                alerting.alerts(),
                 requests.clone(),
             )),
         };
@@ -169,6 +174,7 @@ impl RunningServer {
         // Written before the first request is answered: a user who can read the file can use it.
         admin::write_kubeconfig(layout, &identity, &ca, local(address)).await;
 
+        let (of_alerts, certificates_of_alerts) = (client("alerting"), served.clone());
         let mut components = Supervisor::new();
         components
             .run("audit log", |stop| async move {
@@ -185,6 +191,10 @@ impl RunningServer {
             .until_done("accounting", |stop| async move {
                 stop.requested().await;
                 accounting.finish().await;
+                Ok::<(), Infallible>(())
+            })
+            .until_done("alerts", |stop| async move {
+                alerting.run(of_alerts, certificates_of_alerts, stop).await;
                 Ok::<(), Infallible>(())
             })
             .run("controllers", |stop| async move {

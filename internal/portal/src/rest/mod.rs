@@ -1,6 +1,7 @@
 //! REST under `/api/v1`. The names used here differ from the core API's, so that both share one
 //! prefix.
 
+mod alerts;
 mod backup;
 mod defragmentation;
 pub mod explain;
@@ -20,11 +21,9 @@ pub use usage::answer as usage_answer;
 use axum::Json;
 use axum::extract::State;
 use jiff::Timestamp;
-use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::board::{ActiveAlert, ClusterTotals};
-use crate::problem::Problem;
+use crate::board::ClusterTotals;
 use crate::routes::Routes;
 use crate::state::{Portal, SignedIn};
 
@@ -34,7 +33,12 @@ pub fn routes(routes: Routes) -> Routes {
         .get("/metrics", metrics::page)
         .get("/api/v1/whoami", whoami)
         .get("/api/v1/overview", overview)
-        .get("/api/v1/alerts", alerts)
+        .get("/api/v1/alerts", alerts::list)
+        .get("/api/v1/alert-receivers", alerts::receivers)
+        .post("/api/v1/alert-receivers/{name}/test", alerts::test)
+        .get("/api/v1/alert-silences", alerts::silences)
+        .post("/api/v1/alert-silences", alerts::silence)
+        .delete("/api/v1/alert-silences/{id}", alerts::end_silence)
         .get("/api/v1/jobs", jobs)
         .get("/api/v1/users", users::list)
         .post("/api/v1/users", users::create)
@@ -99,30 +103,6 @@ async fn overview(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> J
         "queues": portal.queues(&caller).unwrap_or_default(),
         "jobs": {"total": jobs.len(), "running": count("Running"), "failed": count("Failed")},
     }))
-}
-
-#[derive(Serialize)]
-struct OnNode<'a> {
-    node: &'a str,
-    #[serde(flatten)]
-    alert: &'a ActiveAlert,
-}
-
-/// The active alerts of nodes' GPUs, by node.
-async fn alerts(
-    State(portal): State<Portal>,
-    SignedIn(caller): SignedIn,
-) -> Result<Json<Value>, Problem> {
-    let cards = portal.nodes(&caller)?;
-    let items: Vec<OnNode> = (cards.iter())
-        .flat_map(|card| {
-            (card.alerts.iter()).map(|alert| OnNode {
-                node: &card.name,
-                alert,
-            })
-        })
-        .collect();
-    Ok(Json(json!({"items": items})))
 }
 
 async fn jobs(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> Json<Value> {

@@ -1,0 +1,166 @@
+//! Alerts: those that fire, their silences, and the receivers that are notified of them.
+
+use alerting::{FiringAlert, Rule, SilenceRequest, SubjectKind};
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use jiff::Timestamp;
+use resources::access::Caller;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::board::ActiveAlert;
+use crate::problem::Problem;
+use crate::state::{Portal, SignedIn};
+
+/// The resource that roles grant for receivers and silences, in the API group `muster.io`.
+const RESOURCE: &str = "alerts";
+
+#[derive(Serialize)]
+struct OnNode<'a> {
+    node: &'a str,
+    #[serde(flatten)]
+    alert: &'a ActiveAlert,
+    silenced: bool,
+}
+
+/// An alert that the server judges.
+#[derive(Serialize)]
+struct Judged<'a> {
+    alert: &'static str,
+    severity: &'static str,
+    kind: &'static str,
+    subject: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<&'a str>,
+    since: Timestamp,
+    message: &'a str,
+    advice: &'static str,
+    silenced: bool,
+}
+
+/// The alerts that fire on objects that the caller may see: those that the server judges, then those that agents
+/// report of their GPUs.
+pub async fn list(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+) -> Result<Json<Value>, Problem> {
+    let cards = portal.nodes(&caller)?;
+    let now = Timestamp::now();
+    let alerts = portal.hooks.alerts.lock();
+    let firing: Vec<(&FiringAlert, bool)> = alerts.firing(now).collect();
+    let silenced = |alert: &str, subject: &str| {
+        let same = |one: &FiringAlert| one.rule.name() == alert && one.subject.name == subject;
+        firing.iter().any(|(one, silenced)| *silenced && same(one))
+    };
+    let mut items = Vec::new();
+    for (alert, silenced) in &firing {
+        if alert.subject.kind != SubjectKind::Gpu && sees(&portal, &caller, alert) {
+            let node = alert.subject.kind == SubjectKind::Node;
+            items.push(json!(Judged {
+                alert: alert.rule.name(),
+                severity: alert.rule.severity().name(),
+                kind: alert.subject.kind.name(),
+                subject: &alert.subject.name,
+                node: node.then_some(alert.subject.name.as_str()),
+                since: alert.since,
+                message: &alert.message,
+                advice: alert.rule.advice(),
+                silenced: *silenced,
+            }));
+        }
+    }
+    for card in &cards {
+        for alert in &card.alerts {
+            let subject = format!("{}/{}", card.name, alert.gpu);
+            items.push(json!(OnNode {
+                node: &card.name,
+                alert,
+                silenced: silenced(alert.alert, &subject),
+            }));
+        }
+    }
+    Ok(Json(json!({"items": items})))
+}
+
+/// Whether a caller who may list nodes may see an alert.
+fn sees(portal: &Portal, caller: &Caller, alert: &FiringAlert) -> bool {
+    match alert.subject.kind {
+        SubjectKind::Node | SubjectKind::Gpu => true,
+        SubjectKind::Quota => portal.may_see(caller, "", "resourcequotas", alert.subject.owner()),
+        SubjectKind::Server => portal.permits_own(caller, "list", RESOURCE),
+    }
+}
+
+/// The receivers, with their latest deliveries.
+pub async fn receivers(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+) -> Result<Json<Value>, Problem> {
+    require(&portal, &caller, "list")?;
+    let rules: Vec<&str> = Rule::ALL.iter().map(|rule| rule.name()).collect();
+    let items = portal.hooks.alerts.lock().receivers(Timestamp::now());
+    Ok(Json(json!({"rules": rules, "items": items})))
+}
+
+/// Sends a test to a receiver; the result is among its deliveries.
+pub async fn test(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+    Path(name): Path<String>,
+) -> Result<(StatusCode, Json<Value>), Problem> {
+    require(&portal, &caller, "create")?;
+    let id = portal.hooks.alerts.lock().test(&name, Timestamp::now());
+    let id =
+        id.map_err(|error| Problem::new(StatusCode::NOT_FOUND, "not-found", error.to_string()))?;
+    Ok((StatusCode::ACCEPTED, Json(json!({"id": id}))))
+}
+
+/// The silences that have not ended.
+pub async fn silences(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+) -> Result<Json<Value>, Problem> {
+    require(&portal, &caller, "list")?;
+    let alerts = portal.hooks.alerts.lock();
+    let items: Vec<_> = alerts.silences(Timestamp::now()).collect();
+    Ok(Json(json!({"items": items})))
+}
+
+/// Adds a silence.
+pub async fn silence(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+    Json(request): Json<SilenceRequest>,
+) -> Result<(StatusCode, Json<Value>), Problem> {
+    require(&portal, &caller, "create")?;
+    let mut alerts = portal.hooks.alerts.lock();
+    let silence = alerts.silence(&request, &caller.user, Timestamp::now());
+    let silence = silence.map_err(|error| Problem::invalid(error.to_string()))?;
+    Ok((StatusCode::CREATED, Json(json!(silence))))
+}
+
+/// Ends a silence.
+pub async fn end_silence(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Problem> {
+    require(&portal, &caller, "delete")?;
+    let number = id.parse().ok();
+    let mut alerts = portal.hooks.alerts.lock();
+    if !number.is_some_and(|number| alerts.end_silence(number)) {
+        let detail = format!("there is no silence {id:?}; `muster alerts silences` lists them");
+        return Err(Problem::new(StatusCode::NOT_FOUND, "not-found", detail));
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn require(portal: &Portal, caller: &Caller, verb: &str) -> Result<(), Problem> {
+    if portal.permits_own(caller, verb, RESOURCE) {
+        return Ok(());
+    }
+    Err(Problem::forbidden(
+        "only administrators manage the receivers and silences of alerts",
+    ))
+}
