@@ -80,7 +80,7 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 71] = [
+const PORTAL: [Row; 74] = [
     ("GET", "/metrics", "", "", Who::Admins, 403),
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
@@ -147,6 +147,9 @@ const PORTAL: [Row; 71] = [
     ("GET", "/ui/jobs/{namespace}/{kind}/{name}", "/ui/jobs/a/jobs/there", "", Who::Team, 404),
     ("POST", "/ui/jobs/{namespace}/{kind}/{name}/{action}", "/ui/jobs/a/jobs/there/suspend", "", Who::Workers, 403),
     ("GET", "/ui/usage", "", "", Who::Authenticated, 403),
+    ("GET", "/ui/alerts", "", "", Who::Users, 403),
+    ("POST", "/ui/alerts/silence", "", "rule=&on=&hours=1", Who::Admins, 403),
+    ("POST", "/ui/alerts/{what}/{name}", "/ui/alerts/unsilence/none", "", Who::Admins, 403),
     ("GET", "/ui/nodes", "", "", Who::Users, 403),
     ("GET", "/ui/nodes/{name}", "/ui/nodes/none", "", Who::Users, 403),
     ("GET", "/ui/queues", "", "", Who::Users, 403),

@@ -16,27 +16,36 @@ use crate::state::{Portal, SignedIn};
 /// The resource that roles grant for receivers and silences, in the API group `muster.io`.
 const RESOURCE: &str = "alerts";
 
-#[derive(Serialize)]
-struct OnNode<'a> {
-    node: &'a str,
-    #[serde(flatten)]
-    alert: &'a ActiveAlert,
-    silenced: bool,
-}
-
-/// An alert that the server judges.
-#[derive(Serialize)]
-struct Judged<'a> {
-    alert: &'static str,
-    severity: &'static str,
-    kind: &'static str,
-    subject: &'a str,
+/// An alert that fires.
+#[derive(Clone, Debug, Serialize)]
+pub struct ShownAlert {
+    /// The rule's name.
+    pub alert: &'static str,
+    /// `critical`, `warning` or `info`.
+    pub severity: &'static str,
+    /// What it is about: `node`, `gpu`, `quota` or `server`.
+    pub kind: &'static str,
+    /// The name of that: `gpu7`, `gpu7/3` for a GPU, `NAMESPACE/NAME` for a quota.
+    pub subject: String,
+    /// The node that it is about, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
-    node: Option<&'a str>,
-    since: Timestamp,
-    message: &'a str,
-    advice: &'static str,
-    silenced: bool,
+    pub node: Option<String>,
+    /// The GPU's index.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u32>,
+    /// The GPU's id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Since when it fires.
+    pub since: String,
+    /// A sentence without a full stop.
+    pub message: String,
+    /// What to do; empty where the message says it.
+    pub advice: &'static str,
+    /// True if a silence keeps it from being delivered.
+    pub silenced: bool,
+    /// False if the node that reported it is silent.
+    pub known: bool,
 }
 
 /// The alerts that fire on objects that the caller may see: those that the server judges, then those that agents
@@ -45,7 +54,16 @@ pub async fn list(
     State(portal): State<Portal>,
     SignedIn(caller): SignedIn,
 ) -> Result<Json<Value>, Problem> {
-    let cards = portal.nodes(&caller)?;
+    let items = shown(&portal, &caller)?;
+    Ok(Json(json!({"items": items})))
+}
+
+/// The same for a page.
+///
+/// # Errors
+/// The caller may not list nodes.
+pub fn shown(portal: &Portal, caller: &Caller) -> Result<Vec<ShownAlert>, Problem> {
+    let cards = portal.nodes(caller)?;
     let now = Timestamp::now();
     let alerts = portal.hooks.alerts.lock();
     let firing: Vec<(&FiringAlert, bool)> = alerts.firing(now).collect();
@@ -53,34 +71,52 @@ pub async fn list(
         let same = |one: &FiringAlert| one.rule.name() == alert && one.subject.name == subject;
         firing.iter().any(|(one, silenced)| *silenced && same(one))
     };
-    let mut items = Vec::new();
-    for (alert, silenced) in &firing {
-        if alert.subject.kind != SubjectKind::Gpu && sees(&portal, &caller, alert) {
+    let judged = firing
+        .iter()
+        .filter(|(alert, _)| alert.subject.kind != SubjectKind::Gpu && sees(portal, caller, alert));
+    let mut items: Vec<ShownAlert> = judged
+        .map(|(alert, silenced)| {
             let node = alert.subject.kind == SubjectKind::Node;
-            items.push(json!(Judged {
+            ShownAlert {
                 alert: alert.rule.name(),
                 severity: alert.rule.severity().name(),
                 kind: alert.subject.kind.name(),
-                subject: &alert.subject.name,
-                node: node.then_some(alert.subject.name.as_str()),
-                since: alert.since,
-                message: &alert.message,
+                subject: alert.subject.name.clone(),
+                node: node.then(|| alert.subject.name.clone()),
+                gpu: None,
+                id: None,
+                since: alert.since.to_string(),
+                message: alert.message.clone(),
                 advice: alert.rule.advice(),
                 silenced: *silenced,
-            }));
-        }
-    }
+                known: true,
+            }
+        })
+        .collect();
     for card in &cards {
-        for alert in &card.alerts {
+        items.extend(card.alerts.iter().map(|alert| {
             let subject = format!("{}/{}", card.name, alert.gpu);
-            items.push(json!(OnNode {
-                node: &card.name,
-                alert,
-                silenced: silenced(alert.alert, &subject),
-            }));
-        }
+            of_agent(&card.name, alert, silenced(alert.alert, &subject), subject)
+        }));
     }
-    Ok(Json(json!({"items": items})))
+    Ok(items)
+}
+
+fn of_agent(node: &str, alert: &ActiveAlert, silenced: bool, subject: String) -> ShownAlert {
+    ShownAlert {
+        alert: alert.alert,
+        severity: alert.severity,
+        kind: SubjectKind::Gpu.name(),
+        subject,
+        node: Some(node.to_owned()),
+        gpu: Some(alert.gpu),
+        id: Some(alert.id.clone()),
+        since: alert.since.clone(),
+        message: alert.message.clone(),
+        advice: "",
+        silenced,
+        known: alert.known,
+    }
 }
 
 /// Whether a caller who may list nodes may see an alert.
@@ -154,6 +190,11 @@ pub async fn end_silence(
         return Err(Problem::new(StatusCode::NOT_FOUND, "not-found", detail));
     }
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Whether a caller manages receivers and silences.
+pub fn manages(portal: &Portal, caller: &Caller) -> bool {
+    portal.permits_own(caller, "create", RESOURCE)
 }
 
 fn require(portal: &Portal, caller: &Caller, verb: &str) -> Result<(), Problem> {

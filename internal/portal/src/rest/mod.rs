@@ -1,7 +1,7 @@
 //! REST under `/api/v1`. The names used here differ from the core API's, so that both share one
 //! prefix.
 
-mod alerts;
+pub mod alerts;
 mod backup;
 mod defragmentation;
 pub mod explain;

@@ -26,7 +26,7 @@ type Known = (
     Option<(&'static str, &'static str)>,
 );
 
-const KNOWN: [Known; 10] = [
+const KNOWN: [Known; 13] = [
     (
         "suspended",
         "The job is suspended: its pods end, and it keeps its record.",
@@ -65,6 +65,17 @@ const KNOWN: [Known; 10] = [
         None,
     ),
     ("labelled", "The node's labels are changed.", None),
+    (
+        "silenced",
+        "The alert is silenced: it stays in the list and is not sent.",
+        None,
+    ),
+    ("unsilenced", "The silence has ended.", None),
+    (
+        "test-sent",
+        "The test is on its way; how the receiver took it is in its line.",
+        None,
+    ),
 ];
 
 impl FlashQuery {

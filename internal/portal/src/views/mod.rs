@@ -3,6 +3,7 @@
 
 mod account;
 mod again;
+mod alerts;
 mod assets;
 mod flash;
 mod job;
@@ -52,6 +53,9 @@ pub fn routes(routes: Routes) -> Routes {
         .get("/ui/queues", overview::queues)
         .get("/ui/queues/{name}", queue::one)
         .get("/ui/usage", usage::show)
+        .get("/ui/alerts", alerts::show)
+        .post("/ui/alerts/silence", alerts::silence)
+        .post("/ui/alerts/{what}/{name}", alerts::act)
         .get("/ui/submit", submit::blank)
         .post("/ui/submit", submit::submit)
         .post("/ui/submit/form", submit::from_form)
