@@ -3,6 +3,7 @@
 use anyhow::Result;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
 use resources::registry::Kind;
+use resources::volcano;
 use serde_json::json;
 
 use super::connection::ServerConnection;
@@ -25,6 +26,11 @@ pub async fn suspend(
     let patch = match (kind.group, kind.kind) {
         _ if kind.training().is_some() => json!({"spec": {"runPolicy": {"suspend": suspend}}}),
         ("batch", "Job") | ("ray.io", "RayCluster") => json!({"spec": {"suspend": suspend}}),
+        _ if volcano::is_job(kind) => {
+            return Err(failure::usage(
+                "a Volcano Job cannot be suspended or resumed\n  `muster cancel` deletes it with its pods",
+            ));
+        }
         (_, other) => return Err(failure::usage(format!("a {other} cannot be suspended"))),
     };
     let name = job.metadata.name.as_deref().unwrap_or_default();

@@ -25,6 +25,7 @@ mod limitrange;
 pub mod meta;
 mod namespace;
 mod node;
+mod on_failure;
 mod persistentvolumeclaim;
 pub mod pod;
 mod poddisruptionbudget;

@@ -8,6 +8,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use resources::access::Caller;
 use resources::names::CANCELLED_BY;
 use resources::registry::Kind;
+use resources::volcano;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -105,6 +106,10 @@ pub async fn carry_out(
     };
     if plural == PODS {
         let detail = format!("pod {name:?} has no job that could {action} it; delete the pod");
+        return Err(Problem::new(StatusCode::CONFLICT, "conflict", detail));
+    }
+    if volcano::is_job(kind) {
+        let detail = format!("a Volcano Job has no field to {action} it; delete job {name:?}");
         return Err(Problem::new(StatusCode::CONFLICT, "conflict", detail));
     }
     let job = api.get(name).await?;
