@@ -357,7 +357,9 @@ fn failures_beyond_the_limit_fail_the_job() {
     );
     assert_eq!((world.created, world.status().failed), (2, Some(2)));
     assert!(world.status().completion_time.is_none());
-    let message = format!("Job has reached the specified backoff limit: {last} exited with code 1");
+    let message = format!(
+        "Job has reached the specified backoff limit: Pod {last} exited with code 1 after 2 attempts"
+    );
     for condition in world.status().conditions.iter().flatten() {
         assert_eq!(condition.message.as_deref(), Some(message.as_str()));
     }

@@ -15,16 +15,20 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
+use resources::failure::{FailureAction, FailureRecord};
 use resources::kinds::{PodGroup, VolcanoJob, VolcanoJobStatus};
 use resources::names;
 use resources::numbers::later;
+pub use resources::volcano::JOB_NAME;
+use resources::volcano::TASK_INDEX;
 
-use self::members::{Counts, Members, ended_by_platform};
+use self::members::{Counts, Members};
 use self::plan::ParsedVolcanoJob;
 use self::pods::PodSettings;
 use self::policy::{Due, PolicyAction, Verdict};
 use self::status::{VolcanoPhase, enter, explain};
 use crate::action::{Action, Dependent, EventNote, ReconcileOutcome, delete_pod};
+use crate::failure;
 use crate::pod_facts::{self, PodPhase};
 use crate::pod_room::PodRoom;
 use crate::training::{Network, annotated_port};
@@ -32,11 +36,7 @@ use crate::training::{Network, annotated_port};
 const API_VERSION: &str = "batch.volcano.sh/v1alpha1";
 const KIND: &str = "Job";
 
-/// Label on a Volcano Job's pods: the job's name.
-pub const JOB_NAME: &str = "volcano.sh/job-name";
 const JOB_NAMESPACE: &str = "volcano.sh/job-namespace";
-/// Label on a pod: its number in its task.
-const TASK_INDEX: &str = "volcano.sh/task-index";
 /// Label on a pod: the job's `status.version` when it was created.
 const VERSION: &str = "volcano.sh/job-version";
 const RETRY_COUNT: &str = "volcano.sh/job-retry-count";
@@ -126,9 +126,42 @@ pub fn reconcile(
         VolcanoPhase::Aborted
         | VolcanoPhase::Completed
         | VolcanoPhase::Terminated
-        | VolcanoPhase::Failed => finished(&plan, &members, &mut outcome, now),
+        | VolcanoPhase::Failed => finished(&plan, &members, observed, &mut outcome, now),
     }
+    note_failure(&plan, &members, &mut outcome);
     outcome
+}
+
+/// Keeps the record of the first failure, with what follows it.
+fn note_failure(
+    plan: &ParsedVolcanoJob<'_>,
+    members: &Members<'_>,
+    outcome: &mut ReconcileOutcome<VolcanoJobStatus>,
+) {
+    let annotations = plan.meta.annotations.as_ref();
+    let known = FailureRecord::read(|name| annotations?.get(name).map(String::as_str));
+    let Some(mut record) = failure::observe(known.clone(), members.ranks(plan)) else {
+        return;
+    };
+    let replaced =
+        |action: &Action| matches!(action, Action::DeletePod { uid, .. } if *uid == record.uid);
+    let new = known.as_ref().is_none_or(|known| known.uid != record.uid);
+    let follows = match VolcanoPhase::of(&outcome.status) {
+        VolcanoPhase::Restarting => Some(FailureAction::RestartGang),
+        VolcanoPhase::Failed | VolcanoPhase::Terminating | VolcanoPhase::Terminated => {
+            Some(FailureAction::Fail)
+        }
+        _ if outcome.actions.iter().any(replaced) => Some(FailureAction::RestartRank),
+        _ => None,
+    };
+    if new || record.action.is_none() || follows == Some(FailureAction::Fail) {
+        record.action = follows.or(record.action);
+    }
+    if known.as_ref() != Some(&record) {
+        outcome
+            .annotations
+            .insert(names::FAILURE.to_owned(), Some(record.write()));
+    }
 }
 
 /// A job that cannot be run waits, and says why.
@@ -226,7 +259,7 @@ fn end(
         );
         return Some((VolcanoPhase::Completing, "JobCompleting", message));
     }
-    let replaced = members.all().any(ended_by_platform);
+    let replaced = members.all().any(failure::is_of_platform);
     if counts.ended() < plan.total() || counts.terminating > 0 || replaced {
         return None;
     }
@@ -255,7 +288,8 @@ fn end(
             plan.min_available()
         )
     });
-    let story = pod_facts::first_failure_story(members.all(), "");
+    let first = failure::first(members.ranks(plan));
+    let story = first.map(|first| failure::record(&first).sentence());
     match short.or(few) {
         None => Some((
             VolcanoPhase::Completed,
@@ -449,10 +483,11 @@ fn stop(
     outcome.events.push(event);
 }
 
-/// Stops what still runs, and deletes the job when its time is over.
+/// Stops what still runs, deletes the gang, and deletes the job when its time is over.
 fn finished(
     plan: &ParsedVolcanoJob<'_>,
     members: &Members<'_>,
+    observed: &ObservedVolcanoJob<'_>,
     outcome: &mut ReconcileOutcome<VolcanoJobStatus>,
     now: Timestamp,
 ) {
@@ -460,6 +495,9 @@ fn finished(
     outcome
         .actions
         .extend(members.all().filter(open).map(delete_pod));
+    outcome
+        .actions
+        .extend(crate::gang::deletion(plan.meta, observed.pod_group));
     let since = outcome.status.state.last_transition_time.as_ref();
     let expiry = (plan.spec.ttl_seconds_after_finished)
         .zip(since)
@@ -509,7 +547,7 @@ fn keep_up(
     // What the platform ended is replaced.
     let ended = members
         .all()
-        .filter(|pod| ended_by_platform(pod) && !pod_facts::is_leaving(pod));
+        .filter(|pod| failure::is_of_platform(pod) && !pod_facts::is_leaving(pod));
     outcome.actions.extend(ended.map(delete_pod));
     let settings = PodSettings {
         version: outcome.status.version.unwrap_or_default(),

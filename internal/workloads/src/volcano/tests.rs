@@ -98,6 +98,7 @@ impl World {
             Action::CreateService(service) => self.services.push(*service),
             Action::Create(Dependent::ConfigMap(files)) => self.files = files.data.unwrap(),
             Action::Create(Dependent::Claim(claim)) => self.claims.push(*claim),
+            Action::DeletePodGroup { .. } => self.group = None,
             Action::DeleteJob { .. } => self.deleted = true,
             other => panic!("{other:?}"),
         }
@@ -264,7 +265,7 @@ fn a_job_without_policies_fails_when_too_few_of_its_pods_have_succeeded() {
         (world.phase(), world.message()),
         (
             "Failed",
-            "j-worker-0 exited with code 3; 1 of 2 pods have succeeded, and minAvailable is 2."
+            "Rank 0 (j-worker-0) exited with code 3; 1 of 2 pods have succeeded, and minAvailable is 2."
         )
     );
     // One of two is enough for this one.
@@ -290,7 +291,7 @@ fn a_job_is_restarted_as_a_whole_until_it_was_run_often_enough() {
     assert_eq!(world.phase(), "Pending");
     assert_eq!(
         world.message(),
-        "The job starts again: j-worker-1 exited with code 7."
+        "The job starts again: Rank 1 (j-worker-1) exited with code 7."
     );
     let labels = world.pods["j-worker-0"].metadata.labels.as_ref().unwrap();
     assert_eq!(labels["volcano.sh/job-version"], "1");
@@ -301,7 +302,7 @@ fn a_job_is_restarted_as_a_whole_until_it_was_run_often_enough() {
         (world.phase(), world.message()),
         (
             "Failed",
-            "j-worker-0 exited with code 7; the job was run 2 times, and maxRetry is 2."
+            "Rank 0 (j-worker-0) exited with code 7; the job was run 2 times, and maxRetry is 2."
         )
     );
     assert!(world.pods.is_empty());
@@ -327,7 +328,9 @@ fn policies_are_chosen_by_exit_code_and_event_the_tasks_own_first() {
         world.end(pod, code);
         world.settle();
         assert_eq!(world.phase(), end, "{pod} {code}");
-        assert_eq!(world.message(), format!("{pod} exited with code {code}."));
+        let rank = u8::from(pod == "j-b-0");
+        let words = format!("Rank {rank} ({pod}) exited with code {code}.");
+        assert_eq!(world.message(), words);
         // What has ended stays for its log; what ran is stopped.
         assert_eq!(world.names(), [pod]);
     }
