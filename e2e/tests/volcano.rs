@@ -239,3 +239,75 @@ fn a_volcano_job_is_known_wherever_a_user_looks() {
         "{refused:?}"
     );
 }
+
+#[test]
+fn commands_stop_start_and_end_a_job_once() {
+    let platform = Platform::up(&[]);
+    platform.apply(&job(
+        "j",
+        json!({"tasks": [task("t", 2, "echo version; exec sleep 1000")]}),
+    ));
+    until(&platform, "j", "Running", SOON);
+    let gone = |action: &str| {
+        eventually(&format!("{action} was deleted"), SOON, || {
+            let left = platform
+                .kubectl(&["get", "commands.bus.volcano.sh", "-o", "name"])
+                .ok();
+            left.trim().is_empty().then_some(())
+        });
+    };
+    let suspended = platform.cli(&["suspend", "vcjob/j"]).ok();
+    assert_eq!(suspended, "job.batch.volcano.sh/j suspended\n");
+    until(&platform, "j", "Aborted", SOON);
+    gone("AbortJob");
+    let pods = platform.kubectl(&["get", "pods", "-o", "name"]).ok();
+    assert!(!pods.contains("j-t-"), "{pods}");
+    platform.cli(&["resume", "j"]).ok();
+    let status = until(&platform, "j", "Running", SOON);
+    assert_eq!(
+        (&status["retryCount"], &status["version"]),
+        (&Value::Null, &json!(1))
+    );
+
+    // As vcctl and kubectl create them.
+    let uid = platform.get("vcjob", "j")["metadata"]["uid"].clone();
+    let order = |action: &str| {
+        json!({"apiVersion": "bus.volcano.sh/v1alpha1", "kind": "Command",
+            "metadata": {"name": action.to_ascii_lowercase(), "namespace": "default"}, "action": action,
+            "target": {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "j", "uid": uid}})
+        .to_string()
+    };
+    platform.apply(&order("RestartJob"));
+    eventually("it was restarted", SOON, || {
+        let status = platform.get("vcjob", "j")["status"].clone();
+        (status["retryCount"] == 1 && status["state"]["phase"] == "Running").then_some(())
+    });
+    gone("RestartJob");
+    platform.apply(&order("TerminateJob"));
+    until(&platform, "j", "Terminated", SOON);
+    gone("TerminateJob");
+    let again = platform.cli(&["resume", "j"]);
+    assert!(
+        again.err.contains("nothing left to suspend or resume"),
+        "{again:?}"
+    );
+    platform.apply(&order("ResumeJob"));
+    gone("ResumeJob");
+    assert_eq!(phase(&platform, "j"), "Terminated");
+    let events = platform.kubectl(&["describe", "vcjob", "j"]).ok();
+    assert!(
+        events.contains("ResumeJob does not apply to a job that is Terminated"),
+        "{events}"
+    );
+    let wrong = platform.manifest(
+        "wrong.yaml",
+        &order("ResumeJob").replace("ResumeJob", "OpenQueue"),
+    );
+    let refused = platform.cli(&["apply", "-f", &wrong.display().to_string()]);
+    assert!(
+        refused
+            .err
+            .contains("action: Unsupported value: \"OpenQueue\""),
+        "{refused:?}"
+    );
+}

@@ -1,7 +1,7 @@
 //! Volcano's Job as the CLI and the pages name it. `batch/v1` has a kind of the same name and plural, so Volcano's is
 //! called by its short name wherever a group is not part of the name.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::json;
 use crate::registry::Kind;
@@ -14,6 +14,17 @@ pub const KIND: &str = "VolcanoJob";
 pub const PLURAL: &str = "vcjobs";
 /// Its singular in words of the CLI.
 pub const SINGULAR: &str = "vcjob";
+/// The API group of [`crate::kinds::VolcanoCommand`].
+pub const COMMAND_GROUP: &str = "bus.volcano.sh";
+/// What a Command may ask for.
+pub const COMMAND_ACTIONS: [&str; 6] = [
+    "AbortJob",
+    "ResumeJob",
+    "RestartJob",
+    "TerminateJob",
+    "CompleteJob",
+    "RestartTask",
+];
 /// Label on a job's pods: the job's name.
 pub const JOB_NAME: &str = "volcano.sh/job-name";
 /// Label on a pod: its number in its task.
@@ -57,10 +68,22 @@ pub fn rank_names(job: &Value, most: usize) -> Vec<String> {
     names.take(most).collect()
 }
 
+/// A Command to a job of this name and uid, as the CLI and the pages create it. It goes when the job does.
+#[must_use]
+pub fn command(name: &str, uid: &str, action: &str, message: &str) -> Value {
+    let target =
+        json!({"apiVersion": format!("{GROUP}/v1alpha1"), "kind": "Job", "name": name, "uid": uid});
+    json!({
+        "apiVersion": format!("{COMMAND_GROUP}/v1alpha1"), "kind": "Command",
+        "metadata": {
+            "generateName": format!("{name}-{}-", action.to_ascii_lowercase()), "ownerReferences": [target],
+        },
+        "action": action, "target": target, "message": message,
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

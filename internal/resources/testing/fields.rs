@@ -311,6 +311,9 @@ pub fn plain(kind: &Kind) -> Value {
         ("batch.volcano.sh", _) => {
             json!({"spec": {"tasks": [{"name": "t", "template": template}]}})
         }
+        ("bus.volcano.sh", _) => json!({"action": "AbortJob", "target": {
+            "apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "j", "uid": "u",
+        }}),
         ("ray.io", _) => json!({"spec": {
             "headGroupSpec": {"template": template},
             "workerGroupSpecs": [{"groupName": "g", "replicas": 1, "template": template}],

@@ -207,13 +207,20 @@ fn by_platform(pod: &Pod) -> Story {
         return Story::new(FailureClass::Evicted, "was evicted", said);
     }
     let (why, rest) = said.split_once(": ").unwrap_or((said, ""));
-    if PREEMPTIONS.contains(&why) || rest.is_empty() {
-        return Story::new(FailureClass::Preempted, "was preempted", rest);
+    let rest = pod_facts::clause(rest, STATUS_TEXT_MAX);
+    let class = if PREEMPTIONS.contains(&why) {
+        FailureClass::Preempted
+    } else if why == FAILED_DEVICE {
+        return Story::new(FailureClass::GpuError, rest, "");
+    } else {
+        FailureClass::Evicted
+    };
+    // The scheduler words most of its reasons as what was done.
+    let done = ["preempted ", "reclaimed ", "moved ", "evicted "];
+    if done.iter().any(|word| rest.starts_with(word)) {
+        return Story::new(class, format!("was {rest}"), "");
     }
-    if why == FAILED_DEVICE {
-        return Story::new(FailureClass::GpuError, "lost its GPU", rest);
-    }
-    Story::new(FailureClass::Evicted, "was evicted", rest)
+    Story::new(class, "was evicted", &rest)
 }
 
 /// How the program ended, or why it did not start.
@@ -544,17 +551,20 @@ mod tests {
             (
                 disrupted("PreemptionByScheduler", "Reclaimed: reclaimed for ns/h"),
                 "preempted",
-                "was preempted: reclaimed for ns/h",
+                "was reclaimed for ns/h",
             ),
             (
-                disrupted("PreemptionByScheduler", "FailedDevice: GPU-7 failed"),
+                disrupted(
+                    "PreemptionByScheduler",
+                    "FailedDevice: uses a GPU that failed",
+                ),
                 "gpu-error",
-                "lost its GPU: GPU-7 failed",
+                "uses a GPU that failed",
             ),
             (
-                disrupted("PreemptionByScheduler", "Defragmented: moved"),
+                disrupted("PreemptionByScheduler", "StaleGang: its gang is too small"),
                 "evicted",
-                "was evicted: moved",
+                "was evicted: its gang is too small",
             ),
             (
                 disrupted("EvictionByEvictionAPI", "Eviction API: evicting"),
@@ -583,9 +593,9 @@ mod tests {
             let disrupted = [
                 "was lost",
                 "could not be",
-                "was preempted",
+                "was reclaimed",
                 "was evicted: ",
-                "lost its",
+                "uses a GPU",
             ];
             let of_platform = disrupted.iter().any(|begin| words.starts_with(begin));
             assert_eq!(is_of_platform(&pod), of_platform, "{words}");

@@ -423,6 +423,9 @@ impl JobFacts {
 
     /// True if it is suspended.
     pub fn suspended(&self) -> bool {
+        if let Some(phase) = volcano::phase(&self.object["status"]) {
+            return ["Aborting", volcano::ABORTED].contains(&phase);
+        }
         let pointer = if self.training().is_some() {
             "/spec/runPolicy/suspend"
         } else {

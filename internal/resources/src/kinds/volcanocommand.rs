@@ -60,9 +60,6 @@ impl kube::Resource for VolcanoCommand {
 
 impl VolcanoCommand {
     /// The definition of the kind.
-    ///
-    /// # Panics
-    /// Never: the value is a definition.
     #[must_use]
     pub fn crd() -> CustomResourceDefinition {
         let text = |description: &str| json!({"type": "string", "nullable": true, "description": description});

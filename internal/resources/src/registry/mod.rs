@@ -41,6 +41,7 @@ mod secret;
 mod service;
 mod serviceaccount;
 mod training;
+mod volcanocommand;
 mod volcanojob;
 
 pub use columns::{Source, TableColumn};
@@ -113,7 +114,7 @@ pub struct ScalePaths {
 pub type SelectableField = (&'static str, fn(&Value) -> String);
 
 /// Every kind, in the order of discovery.
-static ALL: [Kind; 41] = [
+static ALL: [Kind; 42] = [
     configmap::KIND,
     endpoints::KIND,
     event::KIND,
@@ -152,6 +153,7 @@ static ALL: [Kind; 41] = [
     podgroup::KIND,
     queue::KIND,
     volcanojob::KIND,
+    volcanocommand::KIND,
     raycluster::KIND,
     scaledobject::KIND,
     knativeservice::KIND,

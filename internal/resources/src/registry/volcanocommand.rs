@@ -13,8 +13,18 @@ use crate::volcano::{COMMAND_ACTIONS, GROUP};
 
 const COLUMNS: &[TableColumn] = &[
     NAME,
-    of("Action", "string", "What is done.", Source::Field(&["action"])),
-    of("Target", "string", "The job that it is for.", Source::Field(&["target", "name"])),
+    of(
+        "Action",
+        "string",
+        "What is done.",
+        Source::Field(&["action"]),
+    ),
+    of(
+        "Target",
+        "string",
+        "The job that it is for.",
+        Source::Field(&["target", "name"]),
+    ),
     AGE,
 ];
 
@@ -38,13 +48,19 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let action = json::text(new, &["action"]);
     let path = Path::new("action");
     if action.is_empty() {
-        errors.push(FieldError::required(&path, format!("one of {}", COMMAND_ACTIONS.join(", "))));
+        errors.push(FieldError::required(
+            &path,
+            format!("one of {}", COMMAND_ACTIONS.join(", ")),
+        ));
     } else if !COMMAND_ACTIONS.contains(&action) {
         errors.push(FieldError::not_supported(&path, action, &COMMAND_ACTIONS));
     }
     let target = Path::new("target");
     if json::text(new, &["target", "name"]).is_empty() {
-        errors.push(FieldError::required(&target.child("name"), "the name of a Volcano Job"));
+        errors.push(FieldError::required(
+            &target.child("name"),
+            "the name of a Volcano Job",
+        ));
     }
     let kind = json::text(new, &["target", "kind"]);
     if kind != "Job" {
@@ -54,7 +70,11 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let version = json::text(new, &["target", "apiVersion"]);
     if version.split('/').next() != Some(GROUP) {
         let detail = format!("must be a version of {GROUP}, such as \"{GROUP}/v1alpha1\"");
-        errors.push(FieldError::invalid(&target.child("apiVersion"), version, detail));
+        errors.push(FieldError::invalid(
+            &target.child("apiVersion"),
+            version,
+            detail,
+        ));
     }
     errors
 }

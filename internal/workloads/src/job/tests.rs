@@ -583,6 +583,36 @@ fn a_pod_that_its_node_cannot_start_is_no_failure_of_the_job() {
 }
 
 #[test]
+fn what_the_platform_ended_is_charged_to_no_budget_unless_a_rule_says_so() {
+    let lose = |world: &mut World, now: i64| {
+        let name = world.live()[0].clone();
+        world.run(&name);
+        let status = world.pods.get_mut(&name).unwrap().status.as_mut().unwrap();
+        status.phase = Some("Failed".to_owned());
+        status.reason = Some("NodeLost".to_owned());
+        status.conditions = serde_json::from_value(json!([
+            {"type": "DisruptionTarget", "status": "True", "reason": "NodeLost"}]))
+        .unwrap();
+        world.settle(at(now));
+        world.settle(at(now + 700));
+    };
+    let mut world = World::new(json!({"backoffLimit": 0}));
+    world.settle(at(0));
+    for round in 1..4 {
+        lose(&mut world, 1000 * round);
+        assert!(!world.holds("Failed"), "{round}");
+        assert_eq!(world.live().len(), 1);
+    }
+    let record = &world.job.metadata.annotations.as_ref().unwrap()["muster.io/failure"];
+    assert!(record.contains(r#""class":"node-lost""#) && record.contains(r#""charged":false"#));
+    let rule = json!({"rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget"}]}]});
+    let mut world = World::new(json!({"backoffLimit": 6, "podFailurePolicy": rule}));
+    world.settle(at(0));
+    lose(&mut world, 1000);
+    assert!(world.holds("Failed"));
+}
+
+#[test]
 fn indexes_may_be_judged_one_by_one() {
     let mut world = World::new(json!({
         "completionMode": "Indexed", "parallelism": 2, "completions": 2, "backoffLimitPerIndex": 0,

@@ -155,11 +155,11 @@ fn proceed(
     ledger.observe(roster);
     let known_failure = failure_record(plan);
     let mut record = failure::observe(known_failure.clone(), members(plan, roster, &ledger));
-    let policy = recovery::policy(plan);
+    let policy = &plan.on_failure;
     let known_recovery = Recovery::read(plan);
     let mut recovery = known_recovery.clone();
     let mut action = None;
-    let answer = match (&policy, &known_recovery) {
+    let answer = match (policy, &known_recovery) {
         (Some(policy), Some(before)) => {
             let failed = members(plan, roster, &ledger);
             let answer = recovery::answer(plan, policy, before, roster, failed, now);
@@ -248,7 +248,8 @@ fn proceed(
             status::settle(&mut outcome.status, true);
         }
         TrainingPhase::Failed => {
-            outcome.actions = clear(if limit.is_some() {
+            // A policy that fails the job ends the ranks that still run: they wait for the failed one.
+            outcome.actions = clear(if limit.is_some() || policy.is_some() {
                 CleanupReason::LimitReached
             } else {
                 CleanupReason::Ended

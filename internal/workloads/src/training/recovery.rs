@@ -44,6 +44,9 @@ pub(crate) struct Recovery {
     /// Restarts that count against the budget.
     #[serde(skip_serializing_if = "is_zero")]
     charged: u32,
+    /// Restarts after what the platform did: they count against no budget.
+    #[serde(skip_serializing_if = "is_zero")]
+    excused: u32,
     /// The nodes that new pods of the job do not use.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) excluded: Vec<String>,
@@ -68,7 +71,7 @@ impl Recovery {
         let annotations = plan.meta.annotations.as_ref();
         let text = annotations.and_then(|all| all.get(names::RECOVERY));
         let known = text.and_then(|text| serde_json::from_str(text).ok());
-        known.or_else(|| policy(plan).map(|_| Recovery::default()))
+        known.or_else(|| plan.on_failure.as_ref().map(|_| Recovery::default()))
     }
 
     /// The annotation's text.
@@ -111,13 +114,6 @@ impl Recovery {
         let surplus = self.excluded.len().saturating_sub(EXCLUDED_NODES_MAX);
         self.excluded.drain(..surplus);
     }
-}
-
-/// The job's policy; none without the annotation. Admission refuses one that cannot be read; such a one, from before the
-/// annotation was known, counts as none.
-pub(crate) fn policy(plan: &ParsedTrainingJob<'_>) -> Option<OnFailure> {
-    let annotations = plan.meta.annotations.as_ref()?;
-    OnFailure::parse(annotations.get(names::ON_FAILURE)?).ok()
 }
 
 /// The decision about one failure.
@@ -166,15 +162,13 @@ pub(crate) fn answer<'a>(
         }
     }
     let after = &answer.after;
-    let old = roster.pods().filter(|pod| after.is_old(pod));
-    let answered = roster
-        .pods()
-        .filter(|pod| after.answered.contains(pod_facts::uid(pod)));
-    let mut deleted: BTreeMap<&str, &'a Pod> = BTreeMap::new();
-    deleted.extend(old.chain(answered).map(|pod| (pod_facts::name(pod), pod)));
-    deleted.retain(|_, pod| !pod_facts::is_leaving(pod));
+    // Surplus pods are deleted anyway.
+    let pods = roster.slots.iter().filter_map(|slot| slot.pod);
+    let over = pods.filter(|pod| after.is_old(pod) || after.answered.contains(pod_facts::uid(pod)));
+    let mut deleted: Vec<&'a Pod> = over.collect();
+    deleted.retain(|pod| !pod_facts::is_leaving(pod));
     if answer.response.failure.is_none() {
-        answer.response.replace.extend(deleted.into_values());
+        answer.response.replace.extend(deleted);
         let waits = after
             .not_before
             .into_iter()
@@ -254,8 +248,9 @@ fn decide(
             ));
             return;
         }
-        let due = due_at(decision, after.charged, now);
+        let due = due_at(decision, after, now);
         after.charged = after.charged.saturating_add(u32::from(!decision.excused));
+        after.excused = after.excused.saturating_add(u32::from(decision.excused));
         if decision.exclude_node {
             after.exclude(pod_facts::node(decision.member.pod));
         }
@@ -292,15 +287,21 @@ fn decide(
 
 /// When the pods that replace this one are created: at once after what the platform did, after a pod that ran for long,
 /// and the first time; later ones wait longer each time.
-fn due_at(decision: &Decision<'_>, charged: u32, now: Timestamp) -> Timestamp {
+fn due_at(decision: &Decision<'_>, before: &Recovery, now: Timestamp) -> Timestamp {
     let (pod, main) = (decision.member.pod, decision.member.main);
     let failed = failure::failed_at(pod, main).unwrap_or(now);
     let healthy = pod_facts::started_at(pod)
         .is_some_and(|started| failed.duration_since(started) >= HEALTHY_AFTER);
-    if decision.excused || healthy || charged == 0 {
+    // A node that cannot start the pod could be asked again at once; for the rest, the scheduler waits for room.
+    let earlier = match (decision.excused, decision.class) {
+        (false, _) => before.charged,
+        (true, FailureClass::NodeUnfit) => before.excused,
+        (true, _) => 0,
+    };
+    if healthy || earlier == 0 {
         return now;
     }
-    later(failed, backoff(charged.saturating_add(1)))
+    later(failed, backoff(earlier.saturating_add(1)))
 }
 
 /// Keeps a new pod off the nodes that the job excludes.

@@ -3,6 +3,7 @@
 //! these differences: what the platform ended is replaced without a policy; a restarted pod keeps its gang; `*` stands
 //! for what goes wrong; and no pod runs on after the job has failed.
 
+mod commands;
 mod gang;
 mod members;
 mod plan;
@@ -16,7 +17,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use resources::failure::{FailureAction, FailureRecord};
-use resources::kinds::{PodGroup, VolcanoJob, VolcanoJobStatus};
+use resources::kinds::{PodGroup, VolcanoCommand, VolcanoJob, VolcanoJobStatus};
 use resources::names;
 use resources::numbers::later;
 pub use resources::volcano::JOB_NAME;
@@ -42,6 +43,8 @@ const VERSION: &str = "volcano.sh/job-version";
 const RETRY_COUNT: &str = "volcano.sh/job-retry-count";
 const QUEUE: &str = "volcano.sh/queue-name";
 
+/// Why a job is restarting after the platform ended one of its pods: that spends no retry.
+const RESTART_UNCHARGED: &str = "JobRestartingAfterEviction";
 /// Seconds until a job looks for a free port again.
 const PORT_AGAIN: i64 = 5;
 /// The most pods that one reconciliation creates.
@@ -57,6 +60,8 @@ pub struct ObservedVolcanoJob<'a> {
     pub pod_group: Option<&'a PodGroup>,
     /// Services of the job.
     pub services: &'a [&'a Service],
+    /// Commands whose target has the job's name.
+    pub commands: &'a [&'a VolcanoCommand],
     /// The network that its pods use.
     pub network: &'a Network,
     /// The ports that other jobs hold.
@@ -106,6 +111,9 @@ pub fn reconcile(
         .iter()
         .filter(|pod| !pod_facts::is_leaving(pod));
     outcome.actions.extend(leftovers.map(|pod| delete_pod(pod)));
+    if commands::obey(&plan, &members, observed.commands, &mut outcome, now) {
+        return outcome;
+    }
     match VolcanoPhase::of(&outcome.status) {
         VolcanoPhase::Pending | VolcanoPhase::Running => {
             at_work(&plan, &members, observed, &mut outcome, now);
@@ -356,6 +364,9 @@ fn act(
         PolicyAction::Abort => (VolcanoPhase::Aborting, "JobAborting"),
         PolicyAction::Terminate => (VolcanoPhase::Terminating, "JobTerminating"),
         PolicyAction::Complete => (VolcanoPhase::Completing, "JobCompleting"),
+        PolicyAction::RestartJob if due.pod.is_some_and(failure::is_of_platform) => {
+            (VolcanoPhase::Restarting, RESTART_UNCHARGED)
+        }
         PolicyAction::RestartJob => (VolcanoPhase::Restarting, "JobRestarting"),
         PolicyAction::RestartTask | PolicyAction::RestartPod => {
             return restart_part(plan, members, due, job, outcome, now);
@@ -366,7 +377,8 @@ fn act(
     outcome.events.push(event);
 }
 
-/// Deletes a pod, or all of its task; they are created again. Counts as a retry of the job.
+/// Deletes a pod, or all of its task; they are created again. Counts as a retry of the job, unless the platform ended the
+/// pod.
 fn restart_part(
     plan: &ParsedVolcanoJob<'_>,
     members: &Members<'_>,
@@ -376,7 +388,8 @@ fn restart_part(
     now: Timestamp,
 ) {
     let pods = pods_of(members, due);
-    if retry(plan, outcome, &due.cause, now) {
+    let charged = !due.pod.is_some_and(failure::is_of_platform);
+    if charged && retry(plan, outcome, &due.cause, now) {
         return;
     }
     let message = format!("{}; {} pods are started again.", due.cause, pods.len());
@@ -449,7 +462,8 @@ fn restart(
         return;
     }
     let cause = outcome.status.state.message.clone().unwrap_or_default();
-    if retry(plan, outcome, &cause, now) {
+    let charged = outcome.status.state.reason.as_deref() != Some(RESTART_UNCHARGED);
+    if charged && retry(plan, outcome, &cause, now) {
         return;
     }
     outcome.status.version = Some(outcome.status.version.unwrap_or_default().saturating_add(1));

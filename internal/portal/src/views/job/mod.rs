@@ -322,7 +322,7 @@ async fn page_of(
         events,
         manifest,
         jobs_of,
-        suspendable: ![PODS, volcano::PLURAL].contains(&job.row.plural),
+        suspendable: job.row.plural != PODS,
         job,
     }))
 }

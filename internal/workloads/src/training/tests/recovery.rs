@@ -129,6 +129,14 @@ fn the_first_failure_decides_and_the_others_of_the_gang_cost_nothing() {
          with code 1: ValueError: bad shard 17 (t.py line 3, in load)."
     );
     assert_eq!(annotation(&world, "muster.io/failure")["action"], "fail");
+    assert!(
+        !world.pods.contains_key("demo-master-0"),
+        "the rank that ran was stopped"
+    );
+    assert!(
+        world.pods.contains_key("demo-worker-0"),
+        "the log of the failed one stays"
+    );
 
     let mut world = running("default=restart-gang", Some(1));
     for pod in ALL {
@@ -178,7 +186,7 @@ fn a_budget_is_spent_by_the_job_and_never_by_the_platform() {
         now += 1000;
     }
     let recovery = annotation(&world, "muster.io/recovery");
-    assert_eq!(recovery, json!({"attempt": 5}));
+    assert_eq!(recovery, json!({"attempt": 5, "excused": 5}));
     for wait in [0, 10] {
         world.exit("demo-worker-1", 9, at(now));
         world.settle(at(now));
@@ -238,6 +246,19 @@ fn a_program_that_cannot_be_loaded_fails_at_once_unless_the_annotation_names_its
             .contains("SyntaxError: '(' was never closed (t.py line 3)")
     );
     assert!(!ended("python-error=restart-rank").holds(Failed));
+}
+
+#[test]
+fn a_job_whose_policy_cannot_be_read_says_so() {
+    let mut world = World::new(master_and_workers(1, "OnFailure"));
+    let annotations = world.job.metadata.annotations.get_or_insert_default();
+    annotations.insert("muster.io/on-failure".to_owned(), "signal".to_owned());
+    world.settle(at(0));
+    assert_eq!(
+        world.message(Failed),
+        "PyTorchJob demo cannot be run: metadata.annotations[muster.io/on-failure]: \"signal\" is not CLASS=ACTION; write a \
+         list such as \"python-error=fail,default=restart-gang\""
+    );
 }
 
 #[test]
