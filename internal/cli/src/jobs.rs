@@ -23,7 +23,7 @@ pub async fn suspend(
         eprintln!("muster: {name} is {end}: there is nothing left to suspend or resume");
         return Ok(CommandOutcome::No);
     }
-    if volcano::is_job(kind) {
+    if kind.is_volcano_job() {
         return order(connection, kind, &job, &target, suspend).await;
     }
     let patch = match (kind.group, kind.kind) {

@@ -95,7 +95,7 @@ impl ServerConnection {
 
 /// The plural of a kind of jobs in addresses of the REST API.
 pub fn address(kind: &Kind) -> &'static str {
-    if volcano::is_job(kind) {
+    if kind.is_volcano_job() {
         volcano::PLURAL
     } else {
         kind.plural
@@ -104,7 +104,7 @@ pub fn address(kind: &Kind) -> &'static str {
 
 /// The word for a kind that commands take and print: its singular, if no other kind has the same.
 pub fn word(kind: &Kind) -> &'static str {
-    if volcano::is_job(kind) {
+    if kind.is_volcano_job() {
         volcano::SINGULAR
     } else {
         kind.singular

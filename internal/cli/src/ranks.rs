@@ -67,7 +67,7 @@ pub async fn pod_of(
     rank: u32,
 ) -> Result<String> {
     let name = job.metadata.name.as_deref().unwrap_or_default();
-    if kind.training().is_some() || volcano::is_job(kind) {
+    if kind.training().is_some() || kind.is_volcano_job() {
         return named(kind.training(), name, job, rank);
     }
     let list = pods_of(connection, kind, name).await?;
@@ -126,7 +126,7 @@ pub async fn pods_of(connection: &ServerConnection, kind: &Kind, name: &str) -> 
     let pods: Api<Pod> = Api::namespaced(connection.client.clone(), &connection.namespace);
     let label = match kind.training() {
         Some(_) => names::JOB_NAME,
-        None if volcano::is_job(kind) => volcano::JOB_NAME,
+        None if kind.is_volcano_job() => volcano::JOB_NAME,
         None => names::BATCH_JOB_NAME,
     };
     let selector = ListParams::default().labels(&format!("{label}={name}"));
@@ -191,7 +191,7 @@ pub async fn await_rank(
         };
         match pod_of(connection, kind, &job, rank).await {
             Ok(pod) => break pod,
-            Err(error) if kind.training().is_some() || volcano::is_job(kind) => return Err(error),
+            Err(error) if kind.training().is_some() || kind.is_volcano_job() => return Err(error),
             Err(error) if kinds::ended(&job).is_some() => {
                 return Ok(StartResult::Over(error.to_string()));
             }

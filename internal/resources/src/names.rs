@@ -59,6 +59,9 @@ pub const ON_FAILURE: &str = "muster.io/on-failure";
 pub const FAILURE: &str = "muster.io/failure";
 /// Annotation on a job with [`ON_FAILURE`]: its attempts, what it has spent of its budget, the nodes it keeps off.
 pub const RECOVERY: &str = "muster.io/recovery";
+/// Annotation on an Eviction: why the scheduler evicts the pod. The embedded engine says it in the pod's condition
+/// `DisruptionTarget` from the beginning.
+pub const EVICTION_REASON: &str = "muster.io/eviction-reason";
 /// Label on a pod of a job with [`ON_FAILURE`]: the attempt that it is part of.
 pub const ATTEMPT: &str = "muster.io/attempt";
 /// The rendezvous ports that the embedded engine allocates, first and last.

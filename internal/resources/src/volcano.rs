@@ -4,7 +4,6 @@
 use serde_json::{Value, json};
 
 use crate::json;
-use crate::registry::Kind;
 
 /// The API group.
 pub const GROUP: &str = "batch.volcano.sh";
@@ -33,12 +32,6 @@ pub const TASK_INDEX: &str = "volcano.sh/task-index";
 pub const FINAL_PHASES: [&str; 3] = ["Completed", "Terminated", "Failed"];
 /// The phase of a job whose pods were stopped by AbortJob; ResumeJob starts it again.
 pub const ABORTED: &str = "Aborted";
-
-/// Whether a kind is Volcano's Job.
-#[must_use]
-pub fn is_job(kind: &Kind) -> bool {
-    kind.group == GROUP && kind.plural == "jobs"
-}
 
 /// The phase of a Volcano Job's status; none for the status of another kind.
 #[must_use]

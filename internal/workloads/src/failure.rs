@@ -97,6 +97,8 @@ pub(crate) struct Member<'p> {
     pub(crate) main: &'p str,
     /// How often a program of this rank failed.
     pub(crate) attempts: u32,
+    /// The attempt of the gang that the pod is part of; 0 is the first.
+    pub(crate) attempt: u32,
 }
 
 /// The condition by which the platform says that it ends a pod.
@@ -344,6 +346,7 @@ pub(crate) fn record(member: &Member<'_>) -> FailureRecord {
             false => member.attempts,
         },
         charged: !is_of_platform(pod),
+        attempt: member.attempt,
         action: None,
         at: failed_at(pod, member.main),
     }
@@ -393,18 +396,23 @@ pub(crate) fn observe<'p>(
     let Some(first) = first(members) else {
         return known;
     };
-    let found = record(&first);
+    let mut found = record(&first);
     let Some(known) = known else {
         return Some(found);
     };
     if known.uid == found.uid {
-        // The same end is told again, and what followed stays.
-        let same = known.at == found.at && known.class == found.class;
-        return Some(if same { known } else { found });
+        // The same end is told again, perhaps in other words; what followed stays.
+        if known.at == found.at && known.class == found.class {
+            return Some(known);
+        }
+        found.action = known.action;
+        return Some(found);
     }
     let created = first.pod.metadata.creation_timestamp.as_ref();
+    // Times have whole seconds: a pod that replaced the failed one may have been created in the second of its end.
+    let beside = known.pod != found.pod && known.attempt == found.attempt;
     let same_incident = match (known.at, found.at, created) {
-        (Some(known), Some(found), Some(created)) => {
+        (Some(known), Some(found), Some(created)) if beside => {
             created.0 <= known && found >= known && found.duration_since(known) <= INCIDENT
         }
         _ => false,
@@ -623,6 +631,7 @@ mod tests {
             rank: None,
             main: "",
             attempts: 1,
+            attempt: 0,
         })
     }
 
@@ -671,6 +680,34 @@ mod tests {
         let mut anew = failed("anew", 1, 20, "");
         anew.metadata.creation_timestamp =
             serde_json::from_value(json!("2026-01-01T00:00:08Z")).unwrap();
-        assert_eq!(observe(Some(again), members(&[anew])).unwrap().pod, "anew");
+        assert_eq!(
+            observe(Some(again.clone()), members(&[anew])).unwrap().pod,
+            "anew"
+        );
+        // So did the one that replaced it, and one of the next attempt, though in the same second.
+        let mut replaced = failed("cause", 3, 6, "");
+        replaced.metadata.uid = Some("other".to_owned());
+        let record = observe(Some(again.clone()), members(&[replaced])).unwrap();
+        assert_eq!((record.uid.as_str(), record.action), ("other", None));
+        let next = failed("next", 3, 6, "");
+        let next = Member {
+            pod: &next,
+            rank: None,
+            main: "",
+            attempts: 1,
+            attempt: 1,
+        };
+        let record = observe(Some(again.clone()), std::iter::once(next)).unwrap();
+        assert_eq!(record.pod, "next");
+        // Better words for the same end change no action.
+        let known = FailureRecord {
+            class: FailureClass::Evicted,
+            ..again.clone()
+        };
+        let told = observe(Some(known), members(&cause)).unwrap();
+        assert_eq!(
+            (told.class, told.action),
+            (FailureClass::ExitCode, again.action)
+        );
     }
 }

@@ -162,7 +162,7 @@ impl JobDescription {
             "COMMAND",
         ]);
         let data = &self.job.data;
-        if volcano::is_job(self.kind) {
+        if self.kind.is_volcano_job() {
             let tasks = data["spec"]["tasks"].as_array();
             for (number, task) in tasks.into_iter().flatten().enumerate() {
                 let name = volcano::task_name(number, task);

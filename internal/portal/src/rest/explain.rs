@@ -121,7 +121,7 @@ pub fn api_of(client: Client, namespace: &str, kind: &Kind) -> Api<DynamicObject
 
 /// The kind's name, and that of Volcano's Job where Kubernetes' Job could be meant.
 fn word_of(kind: &Kind) -> &'static str {
-    if volcano::is_job(kind) {
+    if kind.is_volcano_job() {
         volcano::KIND
     } else {
         kind.kind
@@ -156,6 +156,6 @@ pub fn job_kind(plural: &str) -> Result<&'static Kind, Problem> {
 /// Volcano's Job.
 pub fn volcano_job() -> Result<&'static Kind, Problem> {
     let mut all = registry::all().iter();
-    all.find(|kind| volcano::is_job(kind))
+    all.find(|kind| kind.is_volcano_job())
         .ok_or_else(|| Problem::invalid(unknown_job_kind(volcano::PLURAL)))
 }

@@ -13,7 +13,6 @@ use super::templates::templates;
 use crate::json;
 use crate::names;
 use crate::registry::Kind;
-use crate::volcano;
 
 /// The number of characters of a value that an error repeats.
 const SHOWN_CHARS: usize = 64;
@@ -133,7 +132,7 @@ fn rules(kind: &Kind) -> &'static [ReservedKeyRule] {
         ("", "Namespace") => OF_NAMESPACES,
         ("batch", "Job") => OF_JOBS,
         ("ray.io", "RayCluster") => OF_RAY_CLUSTERS,
-        _ if volcano::is_job(kind) => OF_VOLCANO_JOBS,
+        _ if kind.is_volcano_job() => OF_VOLCANO_JOBS,
         _ if kind.training().is_some() => OF_TRAINING_JOBS,
         _ => &[],
     }

@@ -117,6 +117,9 @@ pub struct FailureRecord {
     pub evidence: String,
     /// How often a program of this rank failed, this time included.
     pub attempts: u32,
+    /// The attempt of the gang that the pod was part of; 0 is the first.
+    #[serde(skip_serializing_if = "is_first")]
+    pub attempt: u32,
     /// Whether it counts against the job's budget: what the platform did does not.
     pub charged: bool,
     /// What followed.
@@ -125,6 +128,10 @@ pub struct FailureRecord {
     /// When the pod ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
+}
+
+fn is_first(attempt: &u32) -> bool {
+    *attempt == 0
 }
 
 impl FailureRecord {
@@ -176,6 +183,7 @@ mod tests {
             what: "exited with code 1".to_owned(),
             evidence: "ValueError: bad shard 17".to_owned(),
             attempts: 2,
+            attempt: 1,
             charged: true,
             action: Some(FailureAction::RestartGang),
             at: Some(Timestamp::UNIX_EPOCH),

@@ -204,6 +204,12 @@ impl Kind {
         crate::training::find(self.group, self.kind)
     }
 
+    /// Whether this is Volcano's Job, whose name and plural are those of Kubernetes' Job.
+    #[must_use]
+    pub fn is_volcano_job(&self) -> bool {
+        self.group == crate::volcano::GROUP && self.plural == "jobs"
+    }
+
     /// Default values for registrations.
     const BASE: Kind = Kind {
         group: "",

@@ -154,6 +154,7 @@ fn members<'p>(
         rank: index_of(pod).filter(|_| indexed),
         main: "",
         attempts,
+        attempt: 0,
     })
 }
 

@@ -305,6 +305,7 @@ fn members<'a>(
             rank: Some(plan.rank(slot.role, slot.index)),
             main: replicas.main_container_name(),
             attempts: ledger.attempts_of(slot.role, slot.index).max(1),
+            attempt: recovery::attempt_of(slot.pod?),
         })
     })
 }

@@ -81,9 +81,7 @@ impl Recovery {
 
     /// Whether a pod is part of an earlier attempt.
     fn is_old(&self, pod: &Pod) -> bool {
-        let labels = pod.metadata.labels.as_ref();
-        let attempt = labels.and_then(|labels| labels.get(names::ATTEMPT));
-        attempt.and_then(|text| text.parse().ok()).unwrap_or(0) < self.attempt
+        attempt_of(pod) < self.attempt
     }
 
     /// Whether pods of an earlier attempt still exist.
@@ -114,6 +112,13 @@ impl Recovery {
         let surplus = self.excluded.len().saturating_sub(EXCLUDED_NODES_MAX);
         self.excluded.drain(..surplus);
     }
+}
+
+/// The attempt that a pod is part of; 0 for a pod from before the job had a policy.
+pub(crate) fn attempt_of(pod: &Pod) -> u32 {
+    let labels = pod.metadata.labels.as_ref();
+    let attempt = labels.and_then(|labels| labels.get(names::ATTEMPT));
+    attempt.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 /// The decision about one failure.

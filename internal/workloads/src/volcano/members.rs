@@ -22,6 +22,8 @@ pub(crate) struct Member<'a> {
 /// The pods of a job.
 pub(crate) struct Members<'a> {
     by_task: BTreeMap<&'a str, Vec<Member<'a>>>,
+    /// The job's `status.version`.
+    version: u32,
     /// Pods of earlier versions, of removed tasks, and beyond the replicas.
     pub(crate) surplus: Vec<&'a Pod>,
 }
@@ -70,6 +72,7 @@ impl<'a> Members<'a> {
     ) -> Members<'a> {
         let mut members = Members {
             by_task: BTreeMap::new(),
+            version: u32::try_from(version).unwrap_or_default(),
             surplus: Vec::new(),
         };
         let version = version.to_string();
@@ -122,6 +125,7 @@ impl<'a> Members<'a> {
                 rank: Some(plan.ordinal(task, member.index)),
                 main: "",
                 attempts: 1,
+                attempt: self.version,
             })
         })
     }
@@ -137,6 +141,7 @@ impl<'a> Members<'a> {
             rank: Some(plan.ordinal(task, member.index)),
             main: "",
             attempts: 1,
+            attempt: 0,
         };
         failure::record(&member).sentence()
     }

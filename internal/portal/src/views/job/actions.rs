@@ -113,7 +113,7 @@ pub async fn carry_out(
         let detail = format!("job {name:?} has ended; there is nothing to {action}");
         return Err(Problem::new(StatusCode::CONFLICT, "conflict", detail));
     }
-    if volcano::is_job(kind) {
+    if kind.is_volcano_job() {
         let order = match action {
             "suspend" => "AbortJob",
             "resume" => "ResumeJob",
