@@ -88,6 +88,11 @@ impl Story {
     }
 }
 
+/// The pod's failure as a message.
+pub(crate) fn failure_story(pod: &Pod, main: &str) -> String {
+    format!("{} {}", pod_facts::name(pod), story(pod, main).predicate())
+}
+
 /// A pod of a job with what the job knows about it.
 #[derive(Clone, Copy)]
 pub(crate) struct Member<'p> {

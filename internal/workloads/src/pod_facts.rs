@@ -200,9 +200,3 @@ pub(crate) fn waiting_containers(pod: &Pod) -> impl Iterator<Item = (&str, &str)
             Some((waiting.reason.as_deref()?, message))
         })
 }
-
-/// The pod's failure as a message.
-pub(crate) fn failure_story(pod: &Pod, main: &str) -> String {
-    let story = crate::failure::story(pod, main);
-    format!("{} {}", name(pod), story.predicate())
-}

@@ -10,6 +10,7 @@ use resources::training::ReplicaType;
 use super::ledger::ReplicaLedger;
 use super::plan::ParsedTrainingJob;
 use super::roster::{ReplicaState, Roster, Slot};
+use crate::failure;
 use crate::pod_facts;
 
 /// The wait before the second new pod in a row, in seconds; it doubles with each further one.
@@ -113,7 +114,7 @@ fn failure(
         if let Some(first) = failed.iter().min_by_key(|pod| pod_facts::finished_at(pod)) {
             let story = record.map(FailureRecord::sentence);
             let story = story
-                .unwrap_or_else(|| pod_facts::failure_story(first, replicas.main_container_name()));
+                .unwrap_or_else(|| failure::failure_story(first, replicas.main_container_name()));
             return Some(format!(
                 "{} {} is failed because {} {} replica(s) failed: {story}.",
                 plan.kind.kind,
