@@ -93,7 +93,7 @@ fn other_commands(platform: &Platform) {
     let place = ["-n", "004-volcano-job-v1alpha1"];
     let told = platform.cli(&[&["describe", "vcjob/gpu-job"], &place[..]].concat());
     let told = told.ok();
-    assert!(told.contains("phase: Pending"), "{told}");
+    assert!(told.contains("State:       Pending"), "{told}");
     let told = platform.cli(&[&["explain", "vcjob/gpu-job"], &place[..]].concat());
     let told = told.ok();
     assert!(
