@@ -167,6 +167,12 @@ fn a_gpu_that_fails_leaves_alone_its_pod_starts_anew_elsewhere_and_it_comes_back
     );
     let job = ground.platform.get("pytorchjob", "train");
     assert!(!job["status"].to_string().contains("\"Failed\""), "{job:#}");
+    let explained = ground.platform.cli(&["explain", "train"]).ok();
+    let words = "Rank 0 (train-master-0) uses a GPU that failed, and cannot continue on it";
+    assert!(
+        explained.contains(words) && explained.contains("gpu-error"),
+        "{explained}"
+    );
     let page = ground.page();
     let gpu = format!("gpu=\"{sick}\"");
     for (name, labels, value) in [

@@ -101,7 +101,7 @@ fn policies_restart_stop_and_complete_jobs_and_the_cause_is_told() {
             "tasks": [task("worker", 1, "echo no shard 17 >&2; exit 3")]}),
     ));
     let status = until(&platform, "gives-up", "Failed", SOON);
-    let words = "gives-up-worker-0 exited with code 3; the job was run 2 times, and maxRetry is 2.";
+    let words = "Rank 0 (gives-up-worker-0) exited with code 3: no shard 17; the job was run 2 times, and maxRetry is 2.";
     assert_eq!(status["state"]["message"], words);
     let events = platform.kubectl(&["describe", "vcjob", "gives-up"]).ok();
     assert!(events.contains(words), "{events}");
@@ -155,4 +155,159 @@ fn policies_restart_stop_and_complete_jobs_and_the_cause_is_told() {
             .then_some(())
     });
     platform.cli(&["delete", "vcjob/gives-up"]).ok();
+}
+
+#[test]
+fn a_volcano_job_is_known_wherever_a_user_looks() {
+    let platform = Platform::up(&[]);
+    let tasks = json!([
+        task("first", 1, "echo rank $VC_TASK_INDEX; exit 3"),
+        task("other", 2, "echo other; sleep 1000")
+    ]);
+    let spec = json!({"plugins": {"env": []}, "tasks": tasks,
+        "policies": [{"event": "PodFailed", "action": "TerminateJob"}]});
+    // A `batch/v1` Job of the same name is another object.
+    platform.apply(&job("both", spec.clone()));
+    until(&platform, "both", "Terminated", SOON);
+    let waited = platform.cli(&["wait", "vcjob/both"]);
+    assert_eq!(waited.code, Some(1), "{waited:?}");
+    assert!(
+        waited.out.contains("is Terminated, not Succeeded"),
+        "{waited:?}"
+    );
+    let words = "Rank 0 (both-first-0) exited with code 3: rank 0";
+    for name in ["both", "vcjob/both", "job.batch.volcano.sh/both"] {
+        let explained = platform.cli(&["explain", name]).ok();
+        assert!(
+            explained.contains("Terminated") && explained.contains(words),
+            "{explained}"
+        );
+    }
+    let raw = |path: &str| platform.kubectl(&["get", "--raw", path]).ok();
+    let answer: Value =
+        serde_json::from_str(&raw("/api/v1/jobs/default/vcjobs/both/explain")).unwrap();
+    assert_eq!(
+        (&answer["state"], &answer["sentence"]),
+        (&json!("Terminated"), &json!(words))
+    );
+    let page = raw("/ui/jobs/default/vcjobs/both");
+    assert!(
+        page.contains(words) && page.contains("both-other-1"),
+        "{page}"
+    );
+    let list = raw("/ui/jobs");
+    assert!(list.contains("/ui/jobs/default/vcjobs/both"), "{list}");
+    assert_eq!(platform.cli(&["logs", "both"]).ok(), "rank 0\n");
+    assert_eq!(
+        platform.cli(&["logs", "vcjob/both", "--rank", "2"]).ok(),
+        "other\n"
+    );
+    let beyond = platform.cli(&["logs", "both", "--rank", "3"]);
+    assert!(
+        beyond.err.contains("has 3 replicas, so no rank 3"),
+        "{beyond:?}"
+    );
+    let described = platform.cli(&["describe", "vcjob", "both"]).ok();
+    for part in [
+        "State:       Terminated",
+        "first",
+        "both-first-0",
+        "Error (3)",
+    ] {
+        assert!(described.contains(part), "{part}: {described}");
+    }
+    let listed = platform.cli(&["get", "vcjobs"]).ok();
+    assert!(listed.contains("Terminated"), "{listed}");
+    platform.cli(&["cancel", "vcjob/both"]).ok();
+    platform
+        .cli(&["wait", "vcjob/both", "--for", "delete"])
+        .ok();
+
+    let refused = platform.manifest(
+        "refused.yaml",
+        &job(
+            "timeouts",
+            json!({"tasks": [task("t", 1, "true")], "policies": [
+                {"event": "PodPending", "action": "AbortJob", "timeout": "10 minutes"}]}),
+        ),
+    );
+    let refused = platform.cli(&["apply", "-f", &refused.display().to_string()]);
+    assert!(
+        refused.err.contains(
+            "spec.policies[0].timeout: Invalid value: \"10 minutes\": must be a duration"
+        ),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn commands_stop_start_and_end_a_job_once() {
+    let platform = Platform::up(&[]);
+    platform.apply(&job(
+        "j",
+        json!({"tasks": [task("t", 2, "echo version; exec sleep 1000")]}),
+    ));
+    until(&platform, "j", "Running", SOON);
+    let gone = |action: &str| {
+        eventually(&format!("{action} was deleted"), SOON, || {
+            let left = platform
+                .kubectl(&["get", "commands.bus.volcano.sh", "-o", "name"])
+                .ok();
+            left.trim().is_empty().then_some(())
+        });
+    };
+    let suspended = platform.cli(&["suspend", "vcjob/j"]).ok();
+    assert_eq!(suspended, "job.batch.volcano.sh/j suspended\n");
+    until(&platform, "j", "Aborted", SOON);
+    gone("AbortJob");
+    let pods = platform.kubectl(&["get", "pods", "-o", "name"]).ok();
+    assert!(!pods.contains("j-t-"), "{pods}");
+    platform.cli(&["resume", "j"]).ok();
+    let status = until(&platform, "j", "Running", SOON);
+    assert_eq!(
+        (&status["retryCount"], &status["version"]),
+        (&Value::Null, &json!(1))
+    );
+
+    // As vcctl and kubectl create them.
+    let uid = platform.get("vcjob", "j")["metadata"]["uid"].clone();
+    let order = |action: &str| {
+        json!({"apiVersion": "bus.volcano.sh/v1alpha1", "kind": "Command",
+            "metadata": {"name": action.to_ascii_lowercase(), "namespace": "default"}, "action": action,
+            "target": {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "j", "uid": uid}})
+        .to_string()
+    };
+    platform.apply(&order("RestartJob"));
+    eventually("it was restarted", SOON, || {
+        let status = platform.get("vcjob", "j")["status"].clone();
+        (status["retryCount"] == 1 && status["state"]["phase"] == "Running").then_some(())
+    });
+    gone("RestartJob");
+    platform.apply(&order("TerminateJob"));
+    until(&platform, "j", "Terminated", SOON);
+    gone("TerminateJob");
+    let again = platform.cli(&["resume", "j"]);
+    assert!(
+        again.err.contains("nothing left to suspend or resume"),
+        "{again:?}"
+    );
+    platform.apply(&order("ResumeJob"));
+    gone("ResumeJob");
+    assert_eq!(phase(&platform, "j"), "Terminated");
+    let events = platform.kubectl(&["describe", "vcjob", "j"]).ok();
+    assert!(
+        events.contains("ResumeJob does not apply to a job that is Terminated"),
+        "{events}"
+    );
+    let wrong = platform.manifest(
+        "wrong.yaml",
+        &order("ResumeJob").replace("ResumeJob", "OpenQueue"),
+    );
+    let refused = platform.cli(&["apply", "-f", &wrong.display().to_string()]);
+    assert!(
+        refused
+            .err
+            .contains("action: Unsupported value: \"OpenQueue\""),
+        "{refused:?}"
+    );
 }

@@ -93,12 +93,12 @@ fn other_commands(platform: &Platform) {
     let place = ["-n", "004-volcano-job-v1alpha1"];
     let told = platform.cli(&[&["describe", "vcjob/gpu-job"], &place[..]].concat());
     let told = told.ok();
-    assert!(told.contains("phase: Pending"), "{told}");
-    let refused = platform.cli(&[&["suspend", "vcjob/gpu-job"], &place[..]].concat());
+    assert!(told.contains("State:       Pending"), "{told}");
+    let told = platform.cli(&[&["explain", "vcjob/gpu-job"], &place[..]].concat());
+    let told = told.ok();
     assert!(
-        refused.err.contains("job.batch.volcano.sh is not what"),
-        "{}",
-        refused.err
+        told.contains("job.batch.volcano.sh/gpu-job  Pending"),
+        "{told}"
     );
     let place = ["-n", "002-cronjob"];
     let create = ["create", "job", "now", "--from=cronjob/daily-training"];

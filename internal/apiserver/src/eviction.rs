@@ -9,15 +9,19 @@ use http::{Response, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use resources::budget::{BudgetCounts, BudgetedPod, desired_healthy, is_about};
+use resources::names::EVICTION_REASON;
 use resources::{registry, times};
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::call::Call;
 use crate::delete_options::DeleteOptions;
 use crate::rewrite::{RewriteDecision, rewrite};
 use crate::status::Failure;
 use crate::{decode, delete, fields, object, request, respond};
+
+/// The most characters of a reason that an eviction brings.
+const CAUSE_MAX: usize = 1024;
 
 pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Failure> {
     let format = request::object_format(&call.headers)?;
@@ -36,6 +40,7 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Fa
     }
     let options = DeleteOptions::of_value(&sent["deleteOptions"])?;
     let dry = call.dry(options.dry_run);
+    let (reason, message) = cause(&sent);
     let now = times::seconds(call.server.now());
     let protected = budgets(call)?;
     let _turn = match protected.is_empty() {
@@ -46,15 +51,22 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Fa
         check(call, &protected)?;
     }
     rewrite(&dry, |live| {
-        if object::deleting(live) || matches!(live["status"]["phase"].as_str(), Some("Succeeded" | "Failed")) {
+        if object::deleting(live)
+            || matches!(
+                live["status"]["phase"].as_str(),
+                Some("Succeeded" | "Failed")
+            )
+        {
             return Ok(RewriteDecision::Keep);
         }
         let mut next = live.clone();
-        let condition = json!({
-            "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting",
-        });
+        let condition = json!({"status": "True", "reason": reason, "message": message});
         object::set_condition(&mut next, "DisruptionTarget", condition, &now);
-        Ok(if next == *live { RewriteDecision::Keep } else { RewriteDecision::Put(Box::new(next)) })
+        Ok(if next == *live {
+            RewriteDecision::Keep
+        } else {
+            RewriteDecision::Put(Box::new(next))
+        })
     })
     .await?;
     delete::delete_one(&dry, call.object_name(), call.key(), &options).await?;
@@ -63,6 +75,18 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Fa
     }));
     *response.status_mut() = StatusCode::CREATED;
     Ok(response)
+}
+
+/// The reason and message of the pod's condition: the scheduler's, if the request names it, else Kubernetes'.
+fn cause(eviction: &Value) -> (&'static str, String) {
+    let said = eviction["metadata"]["annotations"][EVICTION_REASON].as_str();
+    match said {
+        Some(said) if !said.is_empty() => (
+            "PreemptionByScheduler",
+            said.chars().take(CAUSE_MAX).collect(),
+        ),
+        _ => ("EvictionByEvictionAPI", "Eviction API: evicting".to_owned()),
+    }
 }
 
 /// The budgets of the pod's namespace.

@@ -58,7 +58,7 @@ async fn ask(connection: &ServerConnection, kind: &Kind, name: &str) -> Result<V
     let path = format!(
         "/api/v1/jobs/{}/{}/{}/explain",
         connection.namespace,
-        kind.plural,
+        kinds::address(kind),
         escape(name)
     );
     connection.ask(&path).await
@@ -169,10 +169,20 @@ fn words(name: &str, answer: &Value) -> String {
         ("evictions", "evictions"),
         ("could evict", "could_evict"),
         ("image", "image"),
+        ("class", "class"),
+        ("node", "node"),
+        ("action", "action"),
     ] {
         if !text(field).is_empty() {
             line(label, text(field).to_string());
         }
+    }
+    let last = &answer["lastFailure"];
+    if let Some(sentence) = last["sentence"].as_str() {
+        let of = |field: &str| last[field].as_str().unwrap_or("none").to_owned();
+        line("last failed", sentence.to_owned());
+        line("class", of("class"));
+        line("action", of("action"));
     }
     for task in report["tasks"].as_array().into_iter().flatten() {
         let role = match task["name"].as_str() {

@@ -28,7 +28,7 @@ pub async fn history(
     let path = match &waits {
         Some((kind, name)) => format!(
             "/api/v1/jobs/{namespace}/{}/{}/history",
-            kind.plural,
+            kinds::address(kind),
             escape(name)
         ),
         None => format!("/api/v1/gangs/{namespace}/{}/history", escape(bare)),

@@ -1,8 +1,9 @@
 //! `muster suspend`, `muster resume`, `muster cancel`.
 
 use anyhow::Result;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use resources::registry::Kind;
+use resources::volcano;
 use serde_json::json;
 
 use super::connection::ServerConnection;
@@ -22,6 +23,9 @@ pub async fn suspend(
         eprintln!("muster: {name} is {end}: there is nothing left to suspend or resume");
         return Ok(CommandOutcome::No);
     }
+    if kind.is_volcano_job() {
+        return order(connection, kind, &job, &target, suspend).await;
+    }
     let patch = match (kind.group, kind.kind) {
         _ if kind.training().is_some() => json!({"spec": {"runPolicy": {"suspend": suspend}}}),
         ("batch", "Job") | ("ray.io", "RayCluster") => json!({"spec": {"suspend": suspend}}),
@@ -34,6 +38,27 @@ pub async fn suspend(
         .await?;
     let word = if suspend { "suspended" } else { "resumed" };
     say(&patched, kind, &target, word)
+}
+
+/// Suspends or resumes a Volcano Job by a Command, which its controller carries out.
+async fn order(
+    connection: &ServerConnection,
+    kind: &Kind,
+    job: &DynamicObject,
+    target: &JobTarget,
+    suspend: bool,
+) -> Result<CommandOutcome> {
+    let (action, word) = match suspend {
+        true => ("AbortJob", "suspended"),
+        false => ("ResumeJob", "resumed"),
+    };
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let uid = job.metadata.uid.as_deref().unwrap_or_default();
+    let command = volcano::command(name, uid, action, &format!("muster: the job is {word}"));
+    let commands = connection.api(kinds::kind("commands.bus.volcano.sh")?);
+    let command: DynamicObject = serde_json::from_value(command)?;
+    commands.create(&PostParams::default(), &command).await?;
+    say(job, kind, target, word)
 }
 
 /// Deletes a job with its pods.

@@ -5,6 +5,7 @@ use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, core::GroupVersionKind};
 use resources::registry::{self, Kind};
 use resources::training;
+use resources::volcano;
 use serde_json::Value;
 
 use super::connection::ServerConnection;
@@ -17,6 +18,11 @@ pub fn kind(word: &str) -> Result<&'static Kind> {
     let (name, group) = match word.split_once('.') {
         Some((name, group)) => (name, Some(group)),
         None => (word.as_str(), None),
+    };
+    // The pages and the REST API call Volcano's Jobs so.
+    let (name, group) = match name {
+        volcano::PLURAL if group.is_none() => ("jobs", Some(volcano::GROUP)),
+        name => (name, group),
     };
     let named = |kind: &&Kind| {
         (kind.plural == name
@@ -87,11 +93,29 @@ impl ServerConnection {
     }
 }
 
+/// The plural of a kind of jobs in addresses of the REST API.
+pub fn address(kind: &Kind) -> &'static str {
+    if kind.is_volcano_job() {
+        volcano::PLURAL
+    } else {
+        kind.plural
+    }
+}
+
+/// The word for a kind that commands take and print: its singular, if no other kind has the same.
+pub fn word(kind: &Kind) -> &'static str {
+    if kind.is_volcano_job() {
+        volcano::SINGULAR
+    } else {
+        kind.singular
+    }
+}
+
 /// The kinds of jobs, in the order of the search for a bare name.
 pub fn job_kinds() -> Vec<&'static Kind> {
     let training = training::ALL.iter().map(|kind| kind.plural);
     training
-        .chain(["jobs"])
+        .chain(["jobs", volcano::PLURAL])
         .filter_map(|word| kind(word).ok())
         .collect()
 }
@@ -127,7 +151,7 @@ pub async fn find(
     if let Some((word, name)) = name.split_once('/') {
         let kind = kind(word)?;
         if !among.iter().any(|one| one.is(kind)) {
-            let known: Vec<&str> = among.iter().map(|kind| kind.singular).collect();
+            let known: Vec<&str> = among.iter().map(|kind| self::word(kind)).collect();
             let qualified = format!("{}.{}", kind.singular, kind.group);
             return Err(failure::usage(format!(
                 "a {} is not what this command is for; it takes: {}",
@@ -151,17 +175,20 @@ pub async fn find(
 
 /// How a job or a pod ended, if it did: a condition's name, or a pod's phase.
 pub fn ended(object: &DynamicObject) -> Option<&'static str> {
-    ["Succeeded", "Failed", "Complete"]
+    let of_volcano = volcano::FINAL_PHASES.into_iter();
+    let mut ends = ["Succeeded", "Failed", "Complete"]
         .into_iter()
-        .find(|end| has_condition(object, end))
+        .chain(of_volcano);
+    ends.find(|end| has_condition(object, end))
 }
 
-/// Whether an object's condition is `True`; a pod's phase counts as one.
+/// Whether an object's condition is `True`; the phase of a pod and of a Volcano Job counts as one.
 pub fn has_condition(object: &DynamicObject, name: &str) -> bool {
     let status = &object.data["status"];
     let same = |value: &Value| value.as_str().is_some_and(|v| v.eq_ignore_ascii_case(name));
     let conditions = status["conditions"].as_array();
     same(&status["phase"])
+        || volcano::phase(status).is_some_and(|phase| phase.eq_ignore_ascii_case(name))
         || conditions
             .into_iter()
             .flatten()
@@ -177,6 +204,9 @@ pub fn state(object: &DynamicObject) -> (String, String) {
         .into_iter()
         .flatten()
         .rfind(|condition| condition["status"] == "True");
+    if let Some(phase) = volcano::phase(status) {
+        return (phase.to_owned(), text(&status["state"]["message"]));
+    }
     match (&status["phase"], holds) {
         (Value::String(phase), _) => (phase.clone(), text(&status["message"])),
         (_, Some(condition)) => (text(&condition["type"]), text(&condition["message"])),
@@ -197,7 +227,7 @@ pub async fn waits_with(
 ) -> Result<Option<(&'static Kind, String)>> {
     let jobs = waiting_kinds();
     let name = object.metadata.name.clone().unwrap_or_default();
-    if jobs.iter().any(|job| job.kind == kind.kind) {
+    if jobs.iter().any(|job| job.is(kind)) {
         return Ok(Some((kind, name)));
     }
     if !matches!(state(object).0.as_str(), "Pending" | "Inqueue") {
@@ -205,7 +235,9 @@ pub async fn waits_with(
     }
     let owners = object.metadata.owner_references.iter().flatten();
     for owner in owners.filter(|owner| owner.controller == Some(true)) {
-        let Some(job) = jobs.iter().find(|job| job.kind == owner.kind) else {
+        let group = owner.api_version.split('/').next().unwrap_or_default();
+        let same = |job: &&&'static Kind| job.kind == owner.kind && job.group == group;
+        let Some(job) = jobs.iter().find(same) else {
             continue;
         };
         // A job that is being deleted has no explanation.
@@ -234,6 +266,22 @@ mod tests {
     }
 
     #[test]
+    fn volcanos_job_has_a_word_and_an_address_of_its_own() {
+        let batch = kind("jobs").unwrap();
+        assert_eq!(
+            (batch.group, address(batch), word(batch)),
+            ("batch", "jobs", "job")
+        );
+        for name in ["vcjob", "vcjobs", "vj", "jobs.batch.volcano.sh"] {
+            let volcano = kind(name).unwrap();
+            assert_eq!(
+                (volcano.group, address(volcano), word(volcano)),
+                ("batch.volcano.sh", "vcjobs", "vcjob")
+            );
+        }
+    }
+
+    #[test]
     fn the_state_is_the_last_condition_that_holds_or_the_phase() {
         let object = |status: Value| -> DynamicObject {
             serde_json::from_value(serde_json::json!({"metadata": {}, "status": status})).unwrap()
@@ -250,5 +298,16 @@ mod tests {
         assert_eq!(state(&pod).0, "Failed");
         assert_eq!(ended(&pod), Some("Failed"));
         assert_eq!(state(&object(Value::Null)).0, "Pending");
+        let volcano = |phase: &str| {
+            let state = serde_json::json!({"phase": phase, "message": "why"});
+            object(serde_json::json!({"state": state, "conditions": [{"status": "Running"}]}))
+        };
+        assert_eq!(
+            state(&volcano("Restarting")),
+            ("Restarting".into(), "why".into())
+        );
+        assert_eq!(ended(&volcano("Restarting")), None);
+        assert_eq!(ended(&volcano("Aborted")), None);
+        assert_eq!(ended(&volcano("Terminated")), Some("Terminated"));
     }
 }

@@ -13,6 +13,7 @@ use resources::names;
 use resources::numbers::GANG_MEMBERS_MAX;
 use resources::registry::Kind;
 use resources::training::{self, ReplicaType, TrainingKind};
+use resources::volcano;
 
 use super::connection::ServerConnection;
 use super::output::ProgressReporter;
@@ -57,8 +58,8 @@ pub async fn next<K>(
     }
 }
 
-/// The name of the pod that runs a rank. The master is rank 0 and workers follow; a Job's ranks
-/// are its completion indexes, or its pods by age.
+/// The name of the pod that runs a rank. The master is rank 0 and workers follow; a Volcano Job's ranks follow its
+/// tasks; a Job's ranks are its completion indexes, or its pods by age.
 pub async fn pod_of(
     connection: &ServerConnection,
     kind: &Kind,
@@ -66,8 +67,8 @@ pub async fn pod_of(
     rank: u32,
 ) -> Result<String> {
     let name = job.metadata.name.as_deref().unwrap_or_default();
-    if let Some(training) = kind.training() {
-        return named(training, name, job, rank);
+    if kind.training().is_some() || kind.is_volcano_job() {
+        return named(kind.training(), name, job, rank);
     }
     let list = pods_of(connection, kind, name).await?;
     match list
@@ -99,10 +100,19 @@ pub async fn pod_named(connection: &ServerConnection, name: &str, rank: u32) -> 
     }
 }
 
-fn named(kind: &TrainingKind, name: &str, job: &DynamicObject, rank: u32) -> Result<String> {
+/// The pod of a rank of a job whose pods have names that follow from the job's; `kind` is none for Volcano's Job.
+fn named(
+    kind: Option<&TrainingKind>,
+    name: &str,
+    job: &DynamicObject,
+    rank: u32,
+) -> Result<String> {
     let object = serde_json::json!({"metadata": {"name": name}, "spec": job.data["spec"]});
     let limit = usize::try_from(GANG_MEMBERS_MAX).unwrap_or(usize::MAX);
-    let names = kind.rank_names(&object, limit);
+    let names = match kind {
+        Some(kind) => kind.rank_names(&object, limit),
+        None => volcano::rank_names(&object, limit),
+    };
     names.get(rank as usize).cloned().ok_or_else(|| {
         failure::not_found(format!(
             "job {name:?} has {} replicas, so no rank {rank}",
@@ -116,6 +126,7 @@ pub async fn pods_of(connection: &ServerConnection, kind: &Kind, name: &str) -> 
     let pods: Api<Pod> = Api::namespaced(connection.client.clone(), &connection.namespace);
     let label = match kind.training() {
         Some(_) => names::JOB_NAME,
+        None if kind.is_volcano_job() => volcano::JOB_NAME,
         None => names::BATCH_JOB_NAME,
     };
     let selector = ListParams::default().labels(&format!("{label}={name}"));
@@ -136,7 +147,8 @@ fn order(pod: &Pod) -> (Option<ReplicaType>, u32) {
         .flat_map(|kind| kind.roles)
         .find(|known| role.as_deref() == Some(known.lower()));
     let index = read(&pod.metadata.annotations, names::COMPLETION_INDEX)
-        .or_else(|| read(labels, names::REPLICA_INDEX));
+        .or_else(|| read(labels, names::REPLICA_INDEX))
+        .or_else(|| read(labels, volcano::TASK_INDEX));
     (
         role.copied(),
         index.and_then(|text| text.parse().ok()).unwrap_or(0),
@@ -179,7 +191,7 @@ pub async fn await_rank(
         };
         match pod_of(connection, kind, &job, rank).await {
             Ok(pod) => break pod,
-            Err(error) if kind.training().is_some() => return Err(error),
+            Err(error) if kind.training().is_some() || kind.is_volcano_job() => return Err(error),
             Err(error) if kinds::ended(&job).is_some() => {
                 return Ok(StartResult::Over(error.to_string()));
             }
@@ -271,15 +283,15 @@ mod tests {
             serde_json::json!({"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 2}}}),
         );
         assert_eq!(
-            named(&training::PYTORCH_JOB, "j", &both, 0).unwrap(),
+            named(Some(&training::PYTORCH_JOB), "j", &both, 0).unwrap(),
             "j-master-0"
         );
         assert_eq!(
-            named(&training::PYTORCH_JOB, "j", &both, 2).unwrap(),
+            named(Some(&training::PYTORCH_JOB), "j", &both, 2).unwrap(),
             "j-worker-1"
         );
         assert_eq!(
-            named(&training::PYTORCH_JOB, "j", &both, 3)
+            named(Some(&training::PYTORCH_JOB), "j", &both, 3)
                 .unwrap_err()
                 .to_string(),
             "job \"j\" has 3 replicas, so no rank 3"
@@ -289,10 +301,10 @@ mod tests {
             "pytorchReplicaSpecs": {"Worker": {"replicas": 2}},
         }));
         assert_eq!(
-            named(&training::PYTORCH_JOB, "j", &elastic, 3).unwrap(),
+            named(Some(&training::PYTORCH_JOB), "j", &elastic, 3).unwrap(),
             "j-worker-3"
         );
-        assert!(named(&training::PYTORCH_JOB, "j", &elastic, 4).is_err());
+        assert!(named(Some(&training::PYTORCH_JOB), "j", &elastic, 4).is_err());
     }
 
     #[test]

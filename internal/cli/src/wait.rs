@@ -35,11 +35,13 @@ pub async fn wait(connection: &ServerConnection, arguments: Wait) -> Result<Comm
     match tokio::time::timeout(seconds, waiting).await {
         Ok(answer) => answer,
         Err(_) => {
-            let waits = ["pytorchjobs", "jobs", "pods", "podgroups"].contains(&kind.plural);
+            let waits = ["pods", "podgroups"].contains(&kind.plural)
+                || kinds::waiting_kinds().iter().any(|one| one.is(kind));
+            let word = kinds::word(kind);
             let command = if waits { "explain" } else { "describe" };
             eprintln!(
-                "{}/{name}: {until} was not reached within {} s\n  `muster {command} {}/{name}` shows the state",
-                kind.singular, arguments.timeout, kind.singular
+                "{word}/{name}: {until} was not reached within {} s\n  `muster {command} {word}/{name}` shows the state",
+                arguments.timeout
             );
             Ok(CommandOutcome::TimedOut)
         }
@@ -81,18 +83,19 @@ async fn follow(
 ) -> Result<CommandOutcome> {
     let mut changes = std::pin::pin!(watch_object(connection.api(kind), name));
     let mut progress = ProgressReporter::default();
+    let word = kinds::word(kind);
     loop {
         match (until, ranks::next(&mut changes).await?) {
             (WaitEvent::Gone, None) => {
-                say(&format!("{}/{name} is gone", kind.singular))?;
+                say(&format!("{word}/{name} is gone"))?;
                 return Ok(CommandOutcome::Yes);
             }
             (WaitEvent::Gone, Some(object)) => {
                 let (state, _) = kinds::state(&object);
-                progress.say(&format!("{}/{name} is {state}", kind.singular));
+                progress.say(&format!("{word}/{name} is {state}"));
             }
             (WaitEvent::Condition(_), None) => {
-                eprintln!("{}/{name} was deleted", kind.singular);
+                eprintln!("{word}/{name} was deleted");
                 return Ok(CommandOutcome::No);
             }
             (WaitEvent::Condition(condition), Some(object)) => {
@@ -100,7 +103,7 @@ async fn follow(
                     return Ok(answer);
                 }
                 let (state, message) = kinds::state(&object);
-                progress.say(format!("{}/{name} is {state}  {message}", kind.singular).trim());
+                progress.say(format!("{word}/{name} is {state}  {message}").trim());
             }
         }
     }
@@ -129,10 +132,11 @@ fn judge(
     Ok(Some(CommandOutcome::No))
 }
 
-/// The success condition of a Job is called Complete.
+/// The success condition of a Job is called Complete, and that of a Volcano Job Completed.
 fn meets(object: &DynamicObject, wanted: &str) -> bool {
+    let names = ["Complete", "Completed"];
     kinds::has_condition(object, wanted)
-        || wanted == SUCCEEDED && kinds::has_condition(object, "Complete")
+        || wanted == SUCCEEDED && names.iter().any(|name| kinds::has_condition(object, name))
 }
 
 #[cfg(test)]
@@ -151,5 +155,19 @@ mod tests {
         assert_eq!(judged("Complete"), Some(CommandOutcome::Yes));
         assert_eq!(judged("Failed"), Some(CommandOutcome::No));
         assert_eq!(judged("Running"), None);
+        let volcano = |phase: &str| {
+            let status = serde_json::json!({"state": {"phase": phase}});
+            let job = serde_json::json!({"metadata": {"name": "j"}, "status": status});
+            judge(
+                &serde_json::from_value(job).unwrap(),
+                kind,
+                SUCCEEDED,
+                |_| Ok(()),
+            )
+            .unwrap()
+        };
+        assert_eq!(volcano("Completed"), Some(CommandOutcome::Yes));
+        assert_eq!(volcano("Terminated"), Some(CommandOutcome::No));
+        assert_eq!(volcano("Completing"), None);
     }
 }

@@ -299,7 +299,7 @@ async fn restarted_controllers_go_on_from_the_stored_state() {
     assert_eq!(
         message,
         "Job demo has failed because it has reached the specified backoff limit: \
-         demo-worker-0 exited with code 137"
+         Rank 1 (demo-worker-0) was killed by SIGKILL (exit code 137) after 2 attempts"
     );
     cluster
         .until_pod("demo-master-0", |pod| pod.is_none())

@@ -35,7 +35,7 @@ pub async fn of(
     job: &Value,
 ) -> Option<Failure> {
     let namespace = job["metadata"]["namespace"].as_str()?;
-    let pod = FailedPod::of(job, &rank_names(kind, job))?;
+    let mut pod = FailedPod::of(job, &rank_names(kind, job))?;
     let query = LogQuery {
         namespace: namespace.to_owned(),
         pod: pod.pod.clone(),
@@ -44,6 +44,8 @@ pub async fn of(
     };
     let text = log_tail::read_last_run(portal, caller, query).await;
     let lines = log_text::lines(&text.unwrap_or_default(), false);
+    let plain: Vec<String> = lines.iter().map(LogLine::plain).collect();
+    pod.complete(&plain.join("\n"));
     let last = log_text::last_words(&lines, LAST_LINE_MAX);
     Some(Failure {
         sentence: pod.sentence(last.as_deref()),

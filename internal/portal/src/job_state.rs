@@ -3,12 +3,15 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use resources::names;
 use resources::training;
+use resources::volcano;
 use serde_json::Value;
 
 /// The label with the job's name that the pods of a kind of job have.
 pub fn owner_label(kind: &str) -> &'static str {
     if training::find(training::GROUP, kind).is_some() {
         names::JOB_NAME
+    } else if kind == volcano::KIND {
+        volcano::JOB_NAME
     } else if kind == "RayCluster" {
         names::RAY_CLUSTER
     } else {
@@ -22,6 +25,9 @@ const OF_RAY: [&str; 2] = ["HeadPodReady", "RayClusterProvisioned"];
 /// The last condition that is true; of a RayCluster, what its `state` says. A Job has no condition before its end: without one, ready pods
 /// make it Running, and it is Pending otherwise.
 pub fn state_of(status: &Value) -> String {
+    if let Some(phase) = volcano::phase(status) {
+        return phase.to_owned();
+    }
     let conditions = status["conditions"].as_array();
     let mut types = conditions.into_iter().flatten();
     if types.any(|one| {
@@ -107,6 +113,8 @@ pub fn settled_sentence(state: &str, status: &Value, pods: &[PodProgress<'_>]) -
         .flatten()
         .rfind(|condition| condition["type"] == state)
         .and_then(|condition| condition["message"].as_str());
+    // Volcano's Job has its cause beside its phase.
+    let message = message.or_else(|| status["state"]["message"].as_str());
     let placed = !pods.is_empty() && pods.iter().all(|pod| pod.bound);
     match (state, message) {
         ("Pending" | "Created", _) if placed => {
@@ -141,6 +149,10 @@ mod tests {
         assert_eq!(ray("ready"), "Running");
         assert_eq!(ray("suspended"), "Suspended");
         assert_eq!(ray(""), "Pending");
+        let volcano = json!({"state": {"phase": "Restarting", "message": "why"},
+            "conditions": [{"status": "Running"}]});
+        assert_eq!(state_of(&volcano), "Restarting");
+        assert_eq!(settled_sentence("Restarting", &volcano, &[]), "why");
         assert_eq!(state_of(&json!({"active": 1, "ready": 0})), "Pending");
         assert_eq!(state_of(&json!({"active": 1, "ready": 1})), "Running");
     }

@@ -1,13 +1,17 @@
-//! Why a job has failed, in one sentence: which rank, how its program ended, after how many attempts, and the last line
-//! that it wrote. Pure: the caller passes the job, the names of its pods and the failed pod's last line. The REST API
-//! (and by it the CLI) and the job's page say the same sentence.
+//! Why a job has failed, in one sentence: which rank, how its program ended, after how many attempts, and the evidence.
+//! Pure: the caller passes the job, the names of its pods and the end of the failed pod's log. The job's controller
+//! recorded the failure in an annotation (`resources::failure`), and its sentence is in the job's condition and events;
+//! the REST API (and by it the CLI) and the job's page say the same one. For a job without the record, for example of
+//! an engine's own controller, the condition is read.
 //!
 //! Example: the controller wrote `Job j has failed because it has reached the specified backoff limit: j-worker-0 exited
 //! with code 1`. The verdict is `Rank 1 (j-worker-0) exited with code 1 after 2 attempts: ValueError: bad shard 17`.
 
+use resources::failure::{FailureRecord, of_log};
 use resources::names;
 use resources::numbers::GANG_MEMBERS_MAX;
 use resources::training::TrainingKind;
+use resources::volcano;
 use serde_json::Value;
 
 /// What the controllers write before a program's exit code.
@@ -26,17 +30,30 @@ pub struct FailedPod {
     pub attempts: u64,
     /// What the condition says of it after its name.
     story: String,
+    /// The controller's record.
+    pub record: Option<FailureRecord>,
 }
 
 /// The pods of a job's ranks as names, in order; none for a kind whose pods have generated names.
 pub fn rank_names(kind: Option<&TrainingKind>, job: &Value) -> Vec<String> {
     let most = usize::try_from(GANG_MEMBERS_MAX).unwrap_or(usize::MAX);
-    kind.map(|kind| kind.rank_names(job, most))
-        .unwrap_or_default()
+    match kind {
+        Some(kind) => kind.rank_names(job, most),
+        // Only Volcano's Job has tasks.
+        None => volcano::rank_names(job, most),
+    }
 }
 
 /// The message of the condition that says that a job failed.
 fn message(job: &Value) -> &str {
+    if matches!(
+        volcano::phase(&job["status"]),
+        Some("Failed" | "Terminated")
+    ) {
+        return job["status"]["state"]["message"]
+            .as_str()
+            .unwrap_or_default();
+    }
     let conditions = job["status"]["conditions"].as_array();
     let mut failed = conditions
         .into_iter()
@@ -54,6 +71,16 @@ impl FailedPod {
     pub fn of(job: &Value, ranks: &[String]) -> Option<FailedPod> {
         let name = job["metadata"]["name"].as_str()?;
         let text = message(job);
+        if let Some(record) = record_of(job).filter(|record| text.contains(&record.pod)) {
+            return Some(FailedPod {
+                pod: record.pod.clone(),
+                rank: record.rank.and_then(|rank| usize::try_from(rank).ok()),
+                exit_code: record.exit_code,
+                attempts: u64::from(record.attempts),
+                story: String::new(),
+                record: Some(record),
+            });
+        }
         let prefix = format!("{name}-");
         let is_end = |c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '.');
         let begins = |at: usize| text[..at].ends_with(' ') || at == 0;
@@ -72,11 +99,29 @@ impl FailedPod {
             exit_code,
             attempts: attempts(job, name, pod),
             story,
+            record: None,
         })
+    }
+
+    /// Completes the record by the end of the pod's log, if its status had nothing of it.
+    pub fn complete(&mut self, log: &str) {
+        let Some(record) = &mut self.record else {
+            return;
+        };
+        if !record.evidence.is_empty() || record.exit_code.is_none() {
+            return;
+        }
+        if let Some(said) = of_log(log) {
+            record.evidence = said.text;
+            record.class = said.class.unwrap_or(record.class);
+        }
     }
 
     /// The verdict. `last_line` is the last line of the pod's log, if it was read.
     pub fn sentence(&self, last_line: Option<&str>) -> String {
+        if let Some(record) = &self.record {
+            return record.sentence();
+        }
         let who = match self.rank {
             Some(rank) => format!("Rank {rank} ({})", self.pod),
             None => format!("Pod {}", self.pod),
@@ -97,6 +142,12 @@ impl FailedPod {
             _ => format!("{who}{story}"),
         }
     }
+}
+
+/// The record of a job's last failure.
+pub fn record_of(job: &Value) -> Option<FailureRecord> {
+    let annotations = &job["metadata"]["annotations"];
+    FailureRecord::read(|name| annotations[name].as_str())
 }
 
 /// How often a pod's program failed: in-place restarts and failed pods of its replica, as the controller counted them in
@@ -180,6 +231,35 @@ mod tests {
             let failed = FailedPod::of(&job, &ranks).unwrap();
             assert_eq!(failed.sentence(line), sentence);
         }
+    }
+
+    #[test]
+    fn a_recorded_failure_is_the_verdict_and_the_log_completes_it() {
+        let record = |evidence: &str| {
+            let record = FailureRecord {
+                pod: "j-worker-0".to_owned(),
+                rank: Some(1),
+                exit_code: Some(1),
+                what: "exited with code 1".to_owned(),
+                evidence: evidence.to_owned(),
+                attempts: 2,
+                ..FailureRecord::default()
+            };
+            let message = "PyTorchJob j is failed because Rank 1 (j-worker-0) exited with code 1";
+            FailedPod::of(&job(message, json!({names::FAILURE: record.write()})), &[]).unwrap()
+        };
+        let log = "  File \"t.py\", line 3, in f\nValueError: bad\n";
+        let mut failed = record("");
+        failed.complete(log);
+        assert_eq!(
+            failed.sentence(None),
+            "Rank 1 (j-worker-0) exited with code 1 after 2 attempts: ValueError: bad (t.py line 3, in f)"
+        );
+        assert_eq!(failed.record.unwrap().class.as_str(), "python-error");
+        let mut failed = record("no shard");
+        failed.complete(log);
+        let words = "Rank 1 (j-worker-0) exited with code 1 after 2 attempts: no shard";
+        assert_eq!(failed.sentence(Some("ignored")), words);
     }
 
     #[test]

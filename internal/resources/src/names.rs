@@ -53,6 +53,17 @@ pub const RESTARTS: &str = "muster.io/restarts";
 /// Annotation on a Job: the results of its ended attempts (JSON), so that `backoffLimit` survives a restart of the
 /// controller.
 pub const ATTEMPTS: &str = "muster.io/attempts";
+/// Annotation on a job: what follows a failure of one of its ranks, by the failure's class (`failure::OnFailure`).
+pub const ON_FAILURE: &str = "muster.io/on-failure";
+/// Annotation on a job: the first rank that failed last, and why (`failure::FailureRecord`).
+pub const FAILURE: &str = "muster.io/failure";
+/// Annotation on a job with [`ON_FAILURE`]: its attempts, what it has spent of its budget, the nodes it keeps off.
+pub const RECOVERY: &str = "muster.io/recovery";
+/// Annotation on an Eviction: why the scheduler evicts the pod. The embedded engine says it in the pod's condition
+/// `DisruptionTarget` from the beginning.
+pub const EVICTION_REASON: &str = "muster.io/eviction-reason";
+/// Label on a pod of a job with [`ON_FAILURE`]: the attempt that it is part of.
+pub const ATTEMPT: &str = "muster.io/attempt";
 /// The rendezvous ports that the embedded engine allocates, first and last.
 pub const RENDEZVOUS_PORTS: std::ops::RangeInclusive<u16> = 20_000..=29_999;
 

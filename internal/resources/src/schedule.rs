@@ -13,6 +13,8 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, Zoned};
 
+use crate::go_duration;
+
 const MONTHS: [&str; 12] = [
     "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
 ];
@@ -30,16 +32,6 @@ const DESCRIPTORS: [(&str, &str); 7] = [
 const EVERY: &str = "@every ";
 /// A schedule without a time in this many years, such as 30 February, has none.
 const YEARS_MAX: i16 = 5;
-/// The units of durations, in nanoseconds.
-const UNITS: [(&str, i128); 6] = [
-    ("ns", 1),
-    ("us", 1_000),
-    ("ms", 1_000_000),
-    ("s", 1_000_000_000),
-    ("m", 60_000_000_000),
-    ("h", 3_600_000_000_000),
-];
-
 /// When Jobs are due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule(Form);
@@ -167,7 +159,7 @@ impl Schedule {
             return Err(ScheduleError::TimeZone);
         }
         if let Some(duration) = schedule.strip_prefix(EVERY) {
-            let parsed = parse_duration(duration);
+            let parsed = parse_interval(duration);
             let parsed = parsed.ok_or_else(|| ScheduleError::Duration {
                 schedule: schedule.to_owned(),
                 duration: duration.to_owned(),
@@ -248,38 +240,10 @@ fn day_fits(days: FieldSet, weekdays: FieldSet, at: &Zoned) -> bool {
     }
 }
 
-/// Go's durations: numbers with units, one after another. Whole seconds, at least one.
-fn parse_duration(text: &str) -> Option<SignedDuration> {
-    let mut nanoseconds: i128 = 0;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let digits = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-        let number = &rest[..rest.len() - digits.len()];
-        let (after, unit) = UNITS
-            .iter()
-            .find_map(|(unit, size)| Some((digits.strip_prefix(unit)?, *size)))?;
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
-            return None;
-        }
-        let read = |digits: &str| match digits {
-            "" => Some(0),
-            digits => digits.parse::<i128>().ok(),
-        };
-        nanoseconds = nanoseconds.checked_add(read(whole)?.checked_mul(unit)?)?;
-        // Digits below a nanosecond do not count.
-        let fraction = &fraction[..fraction.len().min(15)];
-        let scale = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
-        nanoseconds = nanoseconds.checked_add(read(fraction)?.checked_mul(unit)? / scale)?;
-        rest = after;
-    }
-    // Go's durations are 64-bit numbers of nanoseconds.
-    let nanoseconds = i64::try_from(nanoseconds)
-        .ok()
-        .filter(|_| !text.is_empty())?;
-    Some(SignedDuration::from_secs(
-        (nanoseconds / 1_000_000_000).max(1),
-    ))
+/// The time between two Jobs of `@every`: whole seconds, at least one.
+fn parse_interval(text: &str) -> Option<SignedDuration> {
+    let interval = go_duration::parse(text)?;
+    Some(SignedDuration::from_secs(interval.as_secs().max(1)))
 }
 
 impl FieldRange {

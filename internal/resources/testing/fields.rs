@@ -10,7 +10,7 @@ const DEFINITIONS: &str = include_str!("../../../api/openapi/kubernetes-v1.34.js
 /// The deepest nesting of the definitions that are read, except recursive ones.
 const DEPTH_MAX: usize = 24;
 /// The annotations from which Muster reads numbers, spans and lists.
-const ANNOTATIONS: [&str; 10] = [
+const ANNOTATIONS: [&str; 13] = [
     names::WALLTIME,
     names::MIN_RUNTIME,
     names::CHECKPOINT,
@@ -19,6 +19,9 @@ const ANNOTATIONS: [&str; 10] = [
     names::SUB_GROUPS,
     names::RESTARTS,
     names::RENDEZVOUS_PORT,
+    names::ON_FAILURE,
+    names::FAILURE,
+    names::RECOVERY,
     "muster.io/attempts",
     "muster.io/devices",
 ];
@@ -308,6 +311,9 @@ pub fn plain(kind: &Kind) -> Value {
         ("batch.volcano.sh", _) => {
             json!({"spec": {"tasks": [{"name": "t", "template": template}]}})
         }
+        ("bus.volcano.sh", _) => json!({"action": "AbortJob", "target": {
+            "apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "j", "uid": "u",
+        }}),
         ("ray.io", _) => json!({"spec": {
             "headGroupSpec": {"template": template},
             "workerGroupSpecs": [{"groupName": "g", "replicas": 1, "template": template}],

@@ -145,6 +145,8 @@ pub enum DependentKind {
     RoleBinding,
     /// `v1` Pod, which is changed only: other actions create and delete pods.
     Pod,
+    /// `bus.volcano.sh/v1alpha1` Command, which is deleted only.
+    Command,
 }
 
 impl DependentKind {
@@ -162,6 +164,7 @@ impl DependentKind {
             DependentKind::Role => "role",
             DependentKind::RoleBinding => "role binding",
             DependentKind::Pod => "pod",
+            DependentKind::Command => "command",
         }
     }
 }

@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use resources::amounts::Amounts;
 use resources::kinds::{PodGroup, PodGroupSpec};
 
+use crate::action::Action;
 use crate::ownership::controlled_by;
 
 /// The change that brings the PodGroup with the owner's name to this state, with these annotations; `None` if it is
@@ -60,4 +61,15 @@ fn agrees(observed: &PodGroupSpec, wanted: &PodGroupSpec) -> bool {
         && observed.queue == wanted.queue
         && observed.priority_class_name == wanted.priority_class_name
         && amounts(observed) == amounts(wanted)
+}
+
+/// Deletes a job's PodGroup if it exists and the job controls it. The scheduler would see a job whose pods have ended as
+/// one that waits.
+pub(crate) fn deletion(owner: &ObjectMeta, group: Option<&PodGroup>) -> Option<Action> {
+    let ours = group.filter(|group| controlled_by(&group.metadata, owner))?;
+    let stays = ours.metadata.deletion_timestamp.is_none();
+    stays.then(|| Action::DeletePodGroup {
+        name: ours.metadata.name.clone().unwrap_or_default(),
+        uid: ours.metadata.uid.clone().unwrap_or_default(),
+    })
 }

@@ -5,6 +5,7 @@
 mod action;
 pub mod apps;
 pub mod cronjob;
+mod failure;
 mod gang;
 pub mod job;
 mod ownership;

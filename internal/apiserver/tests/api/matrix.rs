@@ -38,7 +38,7 @@ const ADMIN: Least = Least::Role(UserRole::Admin);
 /// (`plural.group/subresource`).
 type Row = (&'static str, Least, Least, Least);
 
-const ROWS: [Row; 87] = [
+const ROWS: [Row; 88] = [
     ("bindings", ADMIN, ADMIN, ADMIN),
     ("configmaps", VIEWER, MEMBER, MEMBER),
     ("endpoints", VIEWER, LEAD, LEAD),
@@ -128,6 +128,7 @@ const ROWS: [Row; 87] = [
     ("jobs.batch/status", VIEWER, ADMIN, ADMIN),
     ("jobs.batch.volcano.sh", VIEWER, MEMBER, MEMBER),
     ("jobs.batch.volcano.sh/status", VIEWER, ADMIN, ADMIN),
+    ("commands.bus.volcano.sh", VIEWER, MEMBER, MEMBER),
     ("leases.coordination.k8s.io", VIEWER, ADMIN, ADMIN),
     ("endpointslices.discovery.k8s.io", VIEWER, LEAD, LEAD),
     ("scaledobjects.keda.sh", VIEWER, MEMBER, MEMBER),

@@ -10,6 +10,7 @@ use kube::api::{DynamicObject, ListParams};
 use resources::devices::{NodeInventory, chosen, inventory};
 use resources::names;
 use resources::registry::Kind;
+use resources::volcano;
 use serde_json::Value;
 
 use super::super::connection::ServerConnection;
@@ -161,6 +162,18 @@ impl JobDescription {
             "COMMAND",
         ]);
         let data = &self.job.data;
+        if self.kind.is_volcano_job() {
+            let tasks = data["spec"]["tasks"].as_array();
+            for (number, task) in tasks.into_iter().flatten().enumerate() {
+                let name = volcano::task_name(number, task);
+                let wanted = task["replicas"].as_i64().unwrap_or(1).to_string();
+                let counts = &data["status"]["taskStatusCount"][&name]["phase"];
+                let status = serde_json::json!({"active": counts["Running"],
+                    "succeeded": counts["Succeeded"], "failed": counts["Failed"]});
+                table.row(replica(&name, wanted, &status, &task["template"]["spec"]));
+            }
+            return table;
+        }
         let Some(training) = self.kind.training() else {
             let spec = &data["spec"];
             let wanted = format!(
@@ -249,9 +262,14 @@ impl JobDescription {
         conditions.sort_by_key(|condition| condition["lastTransitionTime"].as_str());
         for condition in conditions {
             let text = |field: &str| condition[field].as_str().unwrap_or("").to_string();
+            // Volcano's Job lists the phases that it was in.
+            let (name, status) = match condition["type"].as_str() {
+                Some(name) => (name.to_owned(), text("status")),
+                None => (text("status"), String::new()),
+            };
             table.row([
-                text("type"),
-                text("status"),
+                name,
+                status,
                 text("reason"),
                 text("lastTransitionTime"),
                 text("message"),

@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::DeserializeGuard;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource};
-use resources::kinds::PodGroup;
+use resources::kinds::{PodGroup, VolcanoCommand};
 use resources::selector;
 use serde::de::DeserializeOwned;
 
@@ -43,6 +43,8 @@ pub(crate) enum Watched {
     Claims,
     /// Nodes' labels and taints.
     Nodes,
+    /// Volcano's Commands.
+    Commands,
 }
 
 /// One event of one of the watches.
@@ -64,6 +66,7 @@ pub(crate) enum DependentEvent {
     Revision(Box<watcher::Event<ControllerRevision>>),
     Claim(Box<watcher::Event<PersistentVolumeClaim>>),
     Node(Box<watcher::Event<Node>>),
+    Command(Box<watcher::Event<DeserializeGuard<VolcanoCommand>>>),
 }
 
 pub(crate) type JobWatchStream<K> = Pin<Box<dyn Stream<Item = JobWatchEvent<K>> + Send>>;
@@ -108,6 +111,9 @@ pub(crate) fn watches<K: RunnerObject>(client: &Client, watched: &[Watched]) -> 
             }
             Watched::Nodes => {
                 streams.push(dependents(client, everything(), DependentEvent::Node));
+            }
+            Watched::Commands => {
+                streams.push(dependents(client, everything(), DependentEvent::Command));
             }
         }
     }
@@ -160,6 +166,7 @@ pub(crate) struct Caches<K> {
     pub(crate) revisions: Owned<ControllerRevision>,
     pub(crate) claims: KindMirror<PersistentVolumeClaim>,
     pub(crate) nodes: NodeCache,
+    pub(crate) commands: KindMirror<VolcanoCommand>,
 }
 
 /// Whether a pod without a controller is kept: an ended pod serves no workload, but one that a workload created and
@@ -174,6 +181,12 @@ fn is_kept(pod: &Pod) -> bool {
         .as_ref()
         .and_then(|status| status.phase.as_deref());
     !matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// The job that a Command is for.
+fn job_of(command: &VolcanoCommand) -> Option<ObjectKey> {
+    let namespace = command.metadata.namespace.clone()?;
+    Some((namespace, command.target.as_ref()?.name.clone()))
 }
 
 impl<K: RunnerObject> Caches<K> {
@@ -192,6 +205,7 @@ impl<K: RunnerObject> Caches<K> {
             revisions: Owned::new(adopts.then_some(|_| true)),
             claims: KindMirror::new(),
             nodes: NodeCache::new(),
+            commands: KindMirror::new(),
         }
     }
 
@@ -206,6 +220,7 @@ impl<K: RunnerObject> Caches<K> {
             Watched::Revisions => self.revisions.is_complete(),
             Watched::Claims => self.claims.is_complete(),
             Watched::Nodes => self.nodes.is_complete(),
+            Watched::Commands => self.commands.is_complete(),
         };
         self.jobs.is_complete() && self.watched.iter().all(complete)
     }
@@ -238,6 +253,12 @@ impl<K: RunnerObject> Caches<K> {
                 let all = self.jobs.keys().filter(|_| changed);
                 return all.cloned().collect();
             }
+            // A Command names its job.
+            DependentEvent::Command(event) => {
+                let changes = self.commands.take_readable(*event).into_iter();
+                let commands = changes.filter_map(|change| change.after.or(change.before));
+                return commands.filter_map(|command| job_of(&command)).collect();
+            }
             // A PodGroup has its job's name.
             DependentEvent::Group(event) => {
                 let changes = self.groups.take_readable(*event);
@@ -263,6 +284,25 @@ impl<K: RunnerObject> Caches<K> {
             }
         }
         jobs
+    }
+
+    /// The Commands for a job. One that names another uid is for an earlier job of the name.
+    pub(crate) fn commands_for<'c>(
+        &'c self,
+        key: &'c ObjectKey,
+        uid: &'c str,
+    ) -> Vec<&'c VolcanoCommand> {
+        let all = self
+            .commands
+            .in_namespace(&key.0)
+            .map(|(_, command)| command.as_ref());
+        all.filter(|command| {
+            let target = command.target.as_ref();
+            let uids = ["", uid];
+            job_of(command).as_ref() == Some(key)
+                && target.is_some_and(|target| uids.contains(&target.uid.as_str()))
+        })
+        .collect()
     }
 
     /// A job as last seen.

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, 
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, ResourceExt as _};
+use resources::kinds::VolcanoCommand;
 use serde_json::Value;
 use workloads::{Dependent, DependentKind};
 
@@ -41,6 +42,9 @@ macro_rules! with_api {
                 $call(&api::<RoleBinding>(client, namespace), $($argument),*).await
             }
             DependentKind::Pod => $call(&api::<Pod>(client, namespace), $($argument),*).await,
+            DependentKind::Command => {
+                $call(&api::<VolcanoCommand>(client, namespace), $($argument),*).await
+            }
         }
     }};
 }

@@ -12,7 +12,7 @@ use k8s_openapi::api::apps::v1::{ControllerRevision, ReplicaSet};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
 use kube::{Client, ResourceExt as _};
-use resources::kinds::PodGroup;
+use resources::kinds::{PodGroup, VolcanoCommand};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::task::{Id, JoinError, JoinSet};
@@ -50,6 +50,8 @@ pub(crate) struct CachedJob<'a, K> {
     /// The claims of all namespaces.
     pub(crate) claims: &'a KindMirror<PersistentVolumeClaim>,
     pub(crate) nodes: &'a BTreeMap<String, NodeFacts>,
+    /// Volcano's Commands to the job.
+    pub(crate) commands: Vec<&'a VolcanoCommand>,
 }
 
 /// One kind of job.
@@ -196,6 +198,7 @@ impl<W: Workload> Runner<W> {
             revisions: with_orphans(&self.caches.revisions, &uid, &key),
             claims: &self.caches.claims,
             nodes: self.caches.nodes.all(),
+            commands: self.caches.commands_for(&key, &uid),
         };
         let now = Timestamp::now();
         let outcome = match caught(|| self.workload.decide(&key, &seen, now)) {

@@ -52,7 +52,8 @@ impl Workload for VolcanoController {
     type Status = VolcanoJobStatus;
 
     const COMPONENT: &'static str = "vcjob-controller";
-    const WATCHED: &'static [Watched] = &[Watched::Pods(JOB_NAME), Watched::Gang];
+    const WATCHED: &'static [Watched] =
+        &[Watched::Pods(JOB_NAME), Watched::Gang, Watched::Commands];
 
     fn noticed(&mut self, key: &ObjectKey, job: Option<&VolcanoJob>) {
         match job.filter(|job| !is_finished(job)) {
@@ -79,6 +80,7 @@ impl Workload for VolcanoController {
                 pods: &seen.pods,
                 pod_group: seen.pod_group,
                 services: &seen.services,
+                commands: &seen.commands,
                 network,
                 taken_ports,
                 scheduler_name,

@@ -1,13 +1,14 @@
 //! Writes evictions through the pod's `eviction` subresource, with the pod's own grace period and
 //! its uid as a precondition, until the API accepts or refuses. A pod that declares how long its
 //! checkpoint takes is notified of its deadline and gets that long. The API enforces disruption
-//! budgets; a refusal is final. Afterwards the pod's condition names the preemptor.
+//! budgets; a refusal is final. The request carries the reason, which the embedded engine writes in the pod's condition
+//! at once; for other API servers the condition is written afterwards.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use resources::names::CHECKPOINT_BY;
+use resources::names::{CHECKPOINT_BY, EVICTION_REASON};
 use resources::numbers::pod_grace;
 use resources::times::seconds;
 use scheduler::Eviction;
@@ -54,12 +55,20 @@ pub(super) async fn evict(client: Client, eviction: Eviction) -> Evicted {
     Evicted { eviction, refused }
 }
 
+/// Why the pod is evicted: a word and a sentence.
+fn reason(eviction: &Eviction) -> String {
+    format!("{}: {}", eviction.why.as_str(), eviction.message)
+}
+
 /// The request body that evicts exactly this pod, with a longer grace period if its own is too
 /// short.
 fn request(eviction: &Eviction, grace: Option<u32>) -> Value {
     let mut request = json!({
         "apiVersion": "policy/v1", "kind": "Eviction",
-        "metadata": {"namespace": eviction.pod.namespace, "name": eviction.pod.name},
+        "metadata": {
+            "namespace": eviction.pod.namespace, "name": eviction.pod.name,
+            "annotations": {EVICTION_REASON: reason(eviction)},
+        },
         "deleteOptions": {
             "apiVersion": "v1", "kind": "DeleteOptions",
             "preconditions": {"uid": eviction.pod.uid},
@@ -118,7 +127,7 @@ fn condition(eviction: &Eviction, now: Timestamp) -> Value {
             "type": "DisruptionTarget",
             "status": "True",
             "reason": "PreemptionByScheduler",
-            "message": format!("{}: {}", eviction.why.as_str(), eviction.message),
+            "message": reason(eviction),
             "lastTransitionTime": seconds(now),
         }]},
     })
@@ -152,6 +161,8 @@ mod tests {
         let body = request(&eviction, Some(600));
         assert_eq!(body["deleteOptions"]["preconditions"]["uid"], "u");
         assert_eq!(body["deleteOptions"]["gracePeriodSeconds"], 600);
+        let reason = &body["metadata"]["annotations"][EVICTION_REASON];
+        assert_eq!(reason, "Reclaimed: reclaimed for ns/h");
         let note = notice(&eviction, 600, Timestamp::UNIX_EPOCH);
         assert_eq!(note["metadata"]["uid"], "u");
         let by = &note["metadata"]["annotations"]["muster.io/checkpoint-by"];

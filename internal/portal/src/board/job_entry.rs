@@ -6,9 +6,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use kube::api::DynamicObject;
+use resources::kinds::VolcanoJob;
 use resources::names;
 use resources::span::human_duration;
 use resources::training::{self, TrainingKind};
+use resources::volcano;
 use serde_json::{Value, json};
 
 use super::jobs::{ConditionRow, JobRow, Tone, tone_of};
@@ -27,6 +29,8 @@ pub enum Source {
     Training(&'static TrainingKind, Arc<DynamicObject>),
     /// A Job.
     Plain(Arc<Job>),
+    /// A Volcano Job.
+    Volcano(Arc<VolcanoJob>),
     /// A CronJob.
     Cron(Arc<CronJob>),
     /// A pod without a job.
@@ -39,6 +43,7 @@ impl Source {
         match self {
             Source::Training(_, job) => Arc::as_ptr(job).addr(),
             Source::Plain(job) => Arc::as_ptr(job).addr(),
+            Source::Volcano(job) => Arc::as_ptr(job).addr(),
             Source::Cron(job) => Arc::as_ptr(job).addr(),
             Source::Pod(pod) => Arc::as_ptr(pod).addr(),
         }
@@ -49,6 +54,7 @@ impl Source {
         match self {
             Source::Training(kind, _) => (training::GROUP, kind.plural, kind.kind),
             Source::Plain(_) => ("batch", "jobs", "Job"),
+            Source::Volcano(_) => (volcano::GROUP, volcano::PLURAL, volcano::KIND),
             Source::Cron(_) => ("batch", CRON_JOBS, "CronJob"),
             Source::Pod(_) => ("", PODS, "Pod"),
         }
@@ -59,6 +65,7 @@ impl Source {
         match self {
             Source::Training(_, job) => serde_json::to_value(&**job),
             Source::Plain(job) => serde_json::to_value(&**job),
+            Source::Volcano(job) => serde_json::to_value(&**job),
             Source::Cron(job) => serde_json::to_value(&**job),
             Source::Pod(pod) => Ok(json!({"metadata": {
                 "name": pod.metadata.name, "namespace": pod.metadata.namespace,
@@ -159,7 +166,18 @@ impl JobEntry {
 
     /// True for a job; false for a CronJob and for a pod without a job.
     pub fn is_job(&self) -> bool {
-        matches!(self.source, Source::Training(..) | Source::Plain(_))
+        matches!(
+            self.source,
+            Source::Training(..) | Source::Plain(_) | Source::Volcano(_)
+        )
+    }
+
+    /// The kind's plural in the API, by which rights are given.
+    pub fn resource(&self) -> &'static str {
+        match self.source {
+            Source::Volcano(_) => "jobs",
+            _ => self.base.plural,
+        }
     }
 
     /// The part of the row that does not change with the clock.
@@ -239,6 +257,7 @@ impl JobFacts {
     fn queue(&self) -> String {
         let named = [
             "/spec/runPolicy/schedulingPolicy/queue",
+            "/spec/queue",
             "/metadata/labels/scheduling.volcano.sh~1queue-name",
             "/metadata/annotations/scheduling.volcano.sh~1queue-name",
         ];
@@ -273,6 +292,11 @@ impl JobFacts {
             let specs = kind.replica_specs(&self.object);
             return specs.map(|(_, replica)| part(replica)).collect();
         }
+        if let Some(tasks) = spec["tasks"].as_array() {
+            let replicas = |task: &Value| task["replicas"].as_i64().unwrap_or(1);
+            let part = |task: &Value| (replicas(task), gpus(&task["template"]));
+            return tasks.iter().map(part).collect();
+        }
         let spec = match self.kind {
             "CronJob" => &spec["jobTemplate"]["spec"],
             _ => spec,
@@ -306,6 +330,7 @@ impl JobFacts {
         // The controllers set the start time when they accept a job, before its pods run.
         let started = self
             .stamp("/status/startTime")
+            .or_else(|| self.phase_began("Running"))
             .filter(|_| tone != Tone::Idle);
         let ended = self.ended(&state);
         let row = JobRow {
@@ -369,6 +394,14 @@ impl JobFacts {
         settled_sentence(&state_of(status), status, &pods)
     }
 
+    /// When a Volcano Job entered a phase for the first time.
+    fn phase_began(&self, phase: &str) -> Option<Timestamp> {
+        let conditions = self.object["status"]["conditions"].as_array();
+        let mut known = conditions.into_iter().flatten();
+        let began = known.find(|condition| condition["status"] == phase)?;
+        began["lastTransitionTime"].as_str()?.parse().ok()
+    }
+
     /// When the job ended. A failed Job has no completion time; its condition has the time.
     fn ended(&self, state: &str) -> Option<Timestamp> {
         let conditions = self.object["status"]["conditions"].as_array();
@@ -378,12 +411,21 @@ impl JobFacts {
             .rfind(|condition| condition["type"] == "Failed")
             .filter(|_| state == "Failed")
             .and_then(|condition| condition["lastTransitionTime"].as_str());
+        let of_volcano = || {
+            let is_final = volcano::FINAL_PHASES.contains(&state);
+            let last = self.stamp("/status/state/lastTransitionTime");
+            last.filter(|_| is_final && volcano::phase(&self.object["status"]).is_some())
+        };
         self.stamp("/status/completionTime")
+            .or_else(of_volcano)
             .or_else(|| failed?.parse().ok())
     }
 
     /// True if it is suspended.
     pub fn suspended(&self) -> bool {
+        if let Some(phase) = volcano::phase(&self.object["status"]) {
+            return ["Aborting", volcano::ABORTED].contains(&phase);
+        }
         let pointer = if self.training().is_some() {
             "/spec/runPolicy/suspend"
         } else {
@@ -400,9 +442,12 @@ impl JobFacts {
         let conditions = self.object["status"]["conditions"].as_array();
         let step = |condition: &Value| {
             let text = |field: &str| condition[field].as_str().unwrap_or("").to_string();
-            let name = text("type");
+            // Volcano's Job lists the phases that it was in, and has the reason of the last one beside them.
+            let of_volcano = condition["type"].is_null();
+            let name = text(if of_volcano { "status" } else { "type" });
+            let phase = volcano::phase(&self.object["status"]);
             ConditionRow {
-                holds: condition["status"] == "True",
+                holds: condition["status"] == "True" || of_volcano && phase == Some(name.as_str()),
                 tone: tone_of(&name),
                 at: text("lastTransitionTime"),
                 message: text("message"),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use resources::names;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -42,8 +43,9 @@ impl Tone {
 pub fn tone_of(state: &str) -> Tone {
     match state {
         "Succeeded" | "Complete" | "SuccessCriteriaMet" | "Completed" => Tone::Good,
-        "Running" | "Restarting" => Tone::Busy,
+        "Running" | "Restarting" | "Completing" | "Terminating" | "Aborting" => Tone::Busy,
         "Failed"
+        | "Terminated"
         | "FailureTarget"
         | "Unknown"
         | "CrashLoopBackOff"
@@ -214,7 +216,7 @@ impl Board {
         now: Timestamp,
     ) -> Option<JobDetail> {
         let entry = self.entry(namespace, plural, name)?;
-        if !sees(entry.group, plural, namespace) {
+        if !sees(entry.group, entry.resource(), namespace) {
             return None;
         }
         let object = entry.source.value();
@@ -297,7 +299,10 @@ fn replica(rank: usize, pod: &PodRow) -> Replica {
     Replica {
         rank,
         pod: pod.metadata.name.clone().unwrap_or_default(),
-        role: pod.label("training.kubeflow.org/replica-type").to_string(),
+        role: match pod.label(names::REPLICA_TYPE) {
+            "" => pod.label(names::TASK_SPEC).to_owned(),
+            role => role.to_owned(),
+        },
         tone: tone_of(&state),
         state,
         node: pod.node.clone().unwrap_or_default(),

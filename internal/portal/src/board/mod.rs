@@ -26,7 +26,7 @@ use kube::runtime::reflector::{self, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource};
 use parking_lot::Mutex;
-use resources::kinds::{PodGroup, Queue};
+use resources::kinds::{PodGroup, Queue, VolcanoJob};
 use resources::training::{self, TrainingKind};
 use supervisor::{LoopEnd, keep_running};
 use tokio::sync::watch;
@@ -50,6 +50,7 @@ pub struct Board {
     nodes: Store<Node>,
     training_jobs: Arc<Vec<(&'static TrainingKind, Store<DynamicObject>)>>,
     plain_jobs: Store<Job>,
+    volcano_jobs: Store<VolcanoJob>,
     cron_jobs: Store<CronJob>,
     queues: Store<Queue>,
     snapshot: Arc<Mutex<Arc<snapshot::Snapshot>>>,
@@ -73,6 +74,7 @@ impl Board {
             nodes: follow(client, &bump),
             training_jobs: Arc::new(training_jobs),
             plain_jobs: follow(client, &bump),
+            volcano_jobs: follow(client, &bump),
             cron_jobs: follow(client, &bump),
             snapshot: Arc::default(),
             queues: follow(client, &bump),

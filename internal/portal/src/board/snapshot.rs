@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use resources::names;
 use resources::training;
+use resources::volcano;
 
 use super::Board;
 use super::job_entry::{JobEntry, Source};
 use super::pods::PodRow;
 
-/// Namespace, whether the job is one of `batch`, and its name.
-type JobKey = (String, bool, String);
+/// Namespace, the label with the job's name that its pods have, and its name.
+type JobKey = (String, &'static str, String);
 
 /// Namespace, plural and name.
 type EntryKey = (String, &'static str, String);
@@ -30,11 +31,11 @@ pub struct Snapshot {
 /// The job that a pod is part of, by its labels.
 fn job_of(pod: &PodRow) -> Option<JobKey> {
     let namespace = pod.metadata.namespace.clone()?;
-    match (pod.label(names::JOB_NAME), pod.label(names::BATCH_JOB_NAME)) {
-        ("", "") => None,
-        ("", job) => Some((namespace, true, job.to_owned())),
-        (job, _) => Some((namespace, false, job.to_owned())),
-    }
+    let labels = [names::JOB_NAME, names::BATCH_JOB_NAME, volcano::JOB_NAME];
+    let label = labels
+        .into_iter()
+        .find(|label| !pod.label(label).is_empty())?;
+    Some((namespace, label, pod.label(label).to_owned()))
 }
 
 /// The place of a pod among its job's pods: its role's place in the order of ranks, then its index.
@@ -44,6 +45,7 @@ fn place(pod: &PodRow) -> (Option<training::ReplicaType>, u64, Option<String>) {
     let role = roles.find(|known| known.lower() == role).copied();
     let index = pod.label(names::REPLICA_INDEX).parse();
     let index = index.or_else(|_| pod.label(names::COMPLETION_INDEX).parse());
+    let index = index.or_else(|_| pod.label(volcano::TASK_INDEX).parse());
     (role, index.unwrap_or(u64::MAX), pod.metadata.name.clone())
 }
 
@@ -64,12 +66,16 @@ impl Snapshot {
             let jobs = jobs.state().into_iter();
             jobs.map(|job| {
                 let key = (job.metadata.namespace.clone(), job.metadata.name.clone());
-                (key, false, Source::Training(kind, job))
+                (key, names::JOB_NAME, Source::Training(kind, job))
             })
         });
         let plain = board.plain_jobs.state().into_iter().map(|job| {
             let key = (job.metadata.namespace.clone(), job.metadata.name.clone());
-            (key, true, Source::Plain(job))
+            (key, names::BATCH_JOB_NAME, Source::Plain(job))
+        });
+        let of_volcano = board.volcano_jobs.state().into_iter().map(|job| {
+            let key = (job.metadata.namespace.clone(), job.metadata.name.clone());
+            (key, volcano::JOB_NAME, Source::Volcano(job))
         });
         let mut entries = Vec::new();
         let mut kept = |source: Source, key: EntryKey, pods: Vec<Arc<PodRow>>| {
@@ -86,13 +92,14 @@ impl Snapshot {
             };
             entries.push((key, entry));
         };
-        for ((namespace, name), batch, source) in trained.chain(plain) {
+        for ((namespace, name), label, source) in trained.chain(plain).chain(of_volcano) {
             let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
             let plural = match &source {
                 Source::Training(kind, _) => kind.plural,
+                Source::Volcano(_) => volcano::PLURAL,
                 _ => "jobs",
             };
-            let own = pods.remove(&(namespace.clone(), batch, name.clone()));
+            let own = pods.remove(&(namespace.clone(), label, name.clone()));
             kept(source, (namespace, plural, name), own.unwrap_or_default());
         }
         for cron in board.cron_jobs.state() {
@@ -149,7 +156,7 @@ impl Board {
         for entry in &snapshot.entries {
             let row = entry.base();
             let key = (row.plural, row.namespace.as_str());
-            let sees = || sees(entry.group, row.plural, &row.namespace);
+            let sees = || sees(entry.group, entry.resource(), &row.namespace);
             if *seen.entry(key).or_insert_with(sees) {
                 shown.push(entry.clone());
             }

@@ -7,9 +7,11 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, Client};
 use resources::access::Caller;
+use resources::failure::{FailureAction, FailureRecord};
 use resources::registry::{self, Kind};
 use resources::report::{PlacementReport, preemptable_words};
 use resources::training;
+use resources::volcano;
 use serde_json::{Value, json};
 
 use crate::failure;
@@ -29,10 +31,12 @@ pub async fn explain(
     let job = api_of(client.clone(), &namespace, kind).get(&name).await?;
     let state = state_of(&job.data["status"]);
     if let Some(report) = waiting::report(&portal, &caller, &namespace, &name, &name).await {
-        return Ok(Json(answer(&portal, &caller, &state, &report).await));
+        let mut answer = answer(&portal, &caller, &state, &report).await;
+        answer["lastFailure"] = json!(last_failure(&job));
+        return Ok(Json(answer));
     }
     let pods: Api<Pod> = Api::namespaced(client, &namespace);
-    let selector = format!("{}={name}", owner_label(kind.kind));
+    let selector = format!("{}={name}", owner_label(word_of(kind)));
     let pods = pods.list(&ListParams::default().labels(&selector)).await?;
     // One of the pods may wait without a gang.
     let names = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
@@ -41,13 +45,18 @@ pub async fn explain(
             return Ok(Json(answer(&portal, &caller, &state, &report).await));
         }
     }
-    if state == "Failed"
+    let ends_badly = ["Failed", "FailureTarget", "Terminated"].contains(&state.as_str());
+    if ends_badly
         && let Some(failure) = failure::of_object(&portal, &caller, kind.training(), &job).await
     {
+        let record = failure.pod.record.as_ref();
         return Ok(Json(json!({
             "state": state, "sentence": failure.sentence, "blocked": false,
             "pod": failure.pod.pod, "rank": failure.pod.rank,
             "exitCode": failure.pod.exit_code, "attempts": failure.pod.attempts,
+            "class": record.map(|record| record.class.as_str()),
+            "node": record.map(|record| record.node.as_str()),
+            "action": record.and_then(|record| record.action).map(FailureAction::as_str),
         })));
     }
     let pods: Vec<PodProgress<'_>> = pods.iter().map(PodProgress::of).collect();
@@ -55,7 +64,19 @@ pub async fn explain(
         "state": state,
         "sentence": settled_sentence(&state, &job.data["status"], &pods),
         "blocked": blocked_sentence(&state, &pods).is_some(),
+        "lastFailure": last_failure(&job),
     })))
+}
+
+/// The last failure of a job that went on after it.
+fn last_failure(job: &DynamicObject) -> Option<Value> {
+    let annotations = job.metadata.annotations.as_ref()?;
+    let record = FailureRecord::read(|name| annotations.get(name).map(String::as_str))?;
+    Some(json!({
+        "sentence": record.sentence(), "class": record.class.as_str(), "pod": record.pod,
+        "rank": record.rank, "node": record.node, "at": record.at, "charged": record.charged,
+        "action": record.action.map(FailureAction::as_str),
+    }))
 }
 
 /// Answers `GET /api/v1/gangs/{namespace}/{name}/explain`, for gangs without a job: by the
@@ -98,17 +119,30 @@ pub fn api_of(client: Client, namespace: &str, kind: &Kind) -> Api<DynamicObject
     Api::namespaced_with(client, namespace, &resource)
 }
 
+/// The kind's name, and that of Volcano's Job where Kubernetes' Job could be meant.
+fn word_of(kind: &Kind) -> &'static str {
+    if kind.is_volcano_job() {
+        volcano::KIND
+    } else {
+        kind.kind
+    }
+}
+
 /// The refusal of a plural name that is no kind of jobs.
 pub fn unknown_job_kind(plural: &str) -> String {
     let known: Vec<&str> = training::ALL.iter().map(|kind| kind.plural).collect();
     format!(
-        "kind: Invalid value: {plural:?}: use {}, rayclusters or jobs",
-        known.join(", ")
+        "kind: Invalid value: {plural:?}: use {}, rayclusters, {} or jobs",
+        known.join(", "),
+        volcano::PLURAL
     )
 }
 
 /// The kind of jobs with this plural name.
 pub fn job_kind(plural: &str) -> Result<&'static Kind, Problem> {
+    if plural == volcano::PLURAL {
+        return volcano_job();
+    }
     registry::all()
         .iter()
         .find(|kind| {
@@ -117,4 +151,11 @@ pub fn job_kind(plural: &str) -> Result<&'static Kind, Problem> {
         })
         .filter(|kind| kind.kind != "CronJob")
         .ok_or_else(|| Problem::invalid(unknown_job_kind(plural)))
+}
+
+/// Volcano's Job.
+pub fn volcano_job() -> Result<&'static Kind, Problem> {
+    let mut all = registry::all().iter();
+    all.find(|kind| kind.is_volcano_job())
+        .ok_or_else(|| Problem::invalid(unknown_job_kind(volcano::PLURAL)))
 }

@@ -57,6 +57,7 @@ fn clean(mut job: Value, name: &str) -> Value {
             || text.starts_with("muster.io/restarts")
             || text.starts_with("muster.io/attempts")
             || text.starts_with("muster.io/rendezvous-port")
+            || ["muster.io/failure", "muster.io/recovery"].contains(&text)
             || text.starts_with("muster.io/cancelled-by")
             || text.starts_with("batch.kubernetes.io/")
             || text.starts_with("kubectl.kubernetes.io/")

@@ -89,12 +89,23 @@ const OF_PODS: &[ReservedKeyRule] = &[
 const OF_TRAINING_JOBS: &[ReservedKeyRule] = &[
     annotation(names::RESTARTS, AllowedWriter::System),
     annotation(names::RENDEZVOUS_PORT, AllowedWriter::System),
+    annotation(names::FAILURE, AllowedWriter::System),
+    annotation(names::RECOVERY, AllowedWriter::System),
+];
+/// Records of the controller of Volcano's Jobs on its jobs.
+const OF_VOLCANO_JOBS: &[ReservedKeyRule] = &[
+    annotation(names::RESTARTS, AllowedWriter::System),
+    annotation(names::RENDEZVOUS_PORT, AllowedWriter::System),
+    annotation(names::FAILURE, AllowedWriter::System),
 ];
 /// The record of the RayCluster controller on its clusters.
 const OF_RAY_CLUSTERS: &[ReservedKeyRule] =
     &[annotation(names::RENDEZVOUS_PORT, AllowedWriter::System)];
 /// Records of the Job controller on its jobs.
-const OF_JOBS: &[ReservedKeyRule] = &[annotation(names::ATTEMPTS, AllowedWriter::System)];
+const OF_JOBS: &[ReservedKeyRule] = &[
+    annotation(names::ATTEMPTS, AllowedWriter::System),
+    annotation(names::FAILURE, AllowedWriter::System),
+];
 /// Facts about a node that the scheduler relies on.
 const OF_NODES: &[ReservedKeyRule] = &[
     annotation(names::INVENTORY, AllowedWriter::NodeStatus),
@@ -121,6 +132,7 @@ fn rules(kind: &Kind) -> &'static [ReservedKeyRule] {
         ("", "Namespace") => OF_NAMESPACES,
         ("batch", "Job") => OF_JOBS,
         ("ray.io", "RayCluster") => OF_RAY_CLUSTERS,
+        _ if kind.is_volcano_job() => OF_VOLCANO_JOBS,
         _ if kind.training().is_some() => OF_TRAINING_JOBS,
         _ => &[],
     }

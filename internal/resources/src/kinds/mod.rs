@@ -15,6 +15,7 @@ mod scaledobject;
 mod schemas;
 mod tfjob;
 mod training;
+mod volcanocommand;
 mod volcanojob;
 mod xgboostjob;
 
@@ -44,6 +45,7 @@ pub use training::{
     CleanPodPolicy, JobCondition, JobConditionType, ReplicaSpec, ReplicaStatus, RestartPolicy,
     RunPolicy, SchedulingPolicy, TrainingJobStatus,
 };
+pub use volcanocommand::VolcanoCommand;
 pub use volcanojob::{
     DependsOn, JobVolume, LifecyclePolicy, TaskSpec, VolcanoJob, VolcanoJobCondition,
     VolcanoJobSpec, VolcanoJobState, VolcanoJobStatus, VolcanoTaskStatus,

@@ -34,7 +34,7 @@ const RESERVED: [(&str, &str); 4] = [
     ("coordination.k8s.io", "leases"),
 ];
 /// The kinds that a member creates and changes.
-const MEMBERS_OWN: [(&str, &str); 24] = [
+const MEMBERS_OWN: [(&str, &str); 25] = [
     ("", "pods"),
     ("", "configmaps"),
     ("", "secrets"),
@@ -49,6 +49,7 @@ const MEMBERS_OWN: [(&str, &str); 24] = [
     ("batch", "cronjobs"),
     ("batch", "jobs"),
     ("batch.volcano.sh", "jobs"),
+    ("bus.volcano.sh", "commands"),
     ("keda.sh", "scaledobjects"),
     ("kubeflow.org", "jaxjobs"),
     ("kubeflow.org", "mpijobs"),

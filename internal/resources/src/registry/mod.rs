@@ -25,6 +25,7 @@ mod limitrange;
 pub mod meta;
 mod namespace;
 mod node;
+mod on_failure;
 mod persistentvolumeclaim;
 pub mod pod;
 mod poddisruptionbudget;
@@ -40,6 +41,7 @@ mod secret;
 mod service;
 mod serviceaccount;
 mod training;
+mod volcanocommand;
 mod volcanojob;
 
 pub use columns::{Source, TableColumn};
@@ -112,7 +114,7 @@ pub struct ScalePaths {
 pub type SelectableField = (&'static str, fn(&Value) -> String);
 
 /// Every kind, in the order of discovery.
-static ALL: [Kind; 41] = [
+static ALL: [Kind; 42] = [
     configmap::KIND,
     endpoints::KIND,
     event::KIND,
@@ -151,6 +153,7 @@ static ALL: [Kind; 41] = [
     podgroup::KIND,
     queue::KIND,
     volcanojob::KIND,
+    volcanocommand::KIND,
     raycluster::KIND,
     scaledobject::KIND,
     knativeservice::KIND,
@@ -199,6 +202,12 @@ impl Kind {
     #[must_use]
     pub fn training(&self) -> Option<&'static TrainingKind> {
         crate::training::find(self.group, self.kind)
+    }
+
+    /// Whether this is Volcano's Job, whose name and plural are those of Kubernetes' Job.
+    #[must_use]
+    pub fn is_volcano_job(&self) -> bool {
+        self.group == crate::volcano::GROUP && self.plural == "jobs"
     }
 
     /// Default values for registrations.

@@ -9,9 +9,11 @@ use serde_json::{Value, json};
 
 use super::columns::{AGE, NAME, of, only_wide};
 use super::meta::{self, NameRule};
+use super::on_failure;
 use super::pod::{check_template, default_template};
 use super::{Kind, Source, TableColumn};
 use crate::field::{FieldError, Path};
+use crate::go_duration;
 use crate::json;
 use crate::kinds;
 use crate::numbers::GANG_MEMBERS_MAX;
@@ -99,6 +101,7 @@ pub(super) const V1BETA1: Kind = Kind {
 fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     meta::check(new, old, true, NameRule::Subdomain, &mut errors);
+    on_failure::refuse(new, old, "spec.policies", &mut errors);
     let path = Path::new("spec");
     let spec = json::at(new, &["spec"]);
     for key in ["minAvailable", "maxRetry", "ttlSecondsAfterFinished"] {
@@ -196,6 +199,11 @@ fn policies(of: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
                 errors.push(FieldError::not_supported(&path.index(j), event, &EVENTS));
             }
         }
+        let timeout = json::text(policy, &["timeout"]);
+        if json::has(policy, &["timeout"]) && go_duration::parse(timeout).is_none() {
+            let path = path.child("timeout");
+            errors.push(FieldError::invalid(&path, timeout, go_duration::FORM));
+        }
         let code = json::int(policy, &["exitCode"]);
         let event = json::has(policy, &["event"]) || json::has(policy, &["events"]);
         match code {
@@ -290,6 +298,16 @@ mod tests {
                 none.clone(),
                 json!({"policies": [{"event": "PodFailed", "exitCode": 3, "action": "AbortJob"}]}),
                 "spec.policies[0].exitCode: Forbidden: may not be specified together with `event` or `events`",
+            ),
+            (
+                none.clone(),
+                json!({"policies": [{"event": "PodPending", "timeout": "10 minutes", "action": "AbortJob"}]}),
+                "spec.policies[0].timeout: Invalid value: \"10 minutes\": must be a duration of numbers with the units h, m, s and ms, such as \"90s\" or \"1h30m\"",
+            ),
+            (
+                json!({"policies": [{"event": "PodPending", "timeout": "-5s", "action": "AbortJob"}]}),
+                none.clone(),
+                "spec.tasks[0].policies[0].timeout: Invalid value: \"-5s\": must be a duration of numbers with the units h, m, s and ms, such as \"90s\" or \"1h30m\"",
             ),
             (
                 none.clone(),

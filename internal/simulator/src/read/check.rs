@@ -99,7 +99,13 @@ const KNOWN: [(&str, &[&str], ValueForm); 32] = [
     (names::TEAM_LIMIT, &["Queue"], ValueForm::Amounts),
 ];
 /// Annotations that controllers and clients write for their own use.
-const OTHERS: [&str; 2] = [names::RENDEZVOUS_PORT, names::RESTARTS];
+const OTHERS: [&str; 5] = [
+    names::RENDEZVOUS_PORT,
+    names::RESTARTS,
+    names::ON_FAILURE,
+    names::FAILURE,
+    names::RECOVERY,
+];
 /// The prefix of Muster's annotations.
 const OURS: &str = "muster.io/";
 

@@ -5,6 +5,7 @@ use k8s_openapi::api::batch::v1::{PodFailurePolicyOnExitCodesRequirement, PodFai
 use k8s_openapi::api::core::v1::Pod;
 
 use super::plan::ParsedJob;
+use crate::failure;
 use crate::pod_facts;
 
 /// The effect of a failed pod.
@@ -48,6 +49,10 @@ pub(crate) fn judge(plan: &ParsedJob<'_>, pod: &Pod) -> FailedPodEffect {
             "FailIndex" if plan.backoff_limit_per_index.is_some() => FailedPodEffect::FailsIndex,
             _ => FailedPodEffect::Counts,
         };
+    }
+    // What the platform ended is not charged to the job, unless a rule says so.
+    if failure::is_of_platform(pod) {
+        return FailedPodEffect::Ignored;
     }
     FailedPodEffect::Counts
 }

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
+use resources::failure::{FailureAction, FailureRecord};
 use resources::names;
 use resources::numbers::{GANG_MEMBERS_MAX, later};
 
@@ -26,6 +27,7 @@ use self::status::{is_active, is_terminating};
 pub use self::tally::ATTEMPTS;
 use self::tally::AttemptTally;
 use crate::action::{Action, ReconcileOutcome, delete_pod};
+use crate::failure;
 use crate::ownership::controlled_by;
 use crate::pod_facts;
 use crate::pod_room::PodRoom;
@@ -74,9 +76,12 @@ pub fn reconcile(observed: &ObservedJob<'_>, now: Timestamp) -> ReconcileOutcome
     let active: Vec<&Pod> = pods.iter().copied().filter(|pod| is_active(pod)).collect();
     let terminating = pods.iter().filter(|pod| is_terminating(pod)).count();
     let tally = AttemptTally::of(&plan, status.completed_indexes.as_deref(), &pods);
+    let annotations = job.metadata.annotations.as_ref();
+    let known = FailureRecord::read(|name| annotations?.get(name).map(String::as_str));
+    let mut record = failure::observe_last(known.clone(), members(&plan, &tally, &pods));
     let signals = JobSignals {
         suspend: plan.suspended(),
-        failure: verdict::failure(&plan, &tally, &pods, &status, now),
+        failure: verdict::failure(&plan, &tally, &pods, record.as_ref(), &status, now),
         success: verdict::success(&plan, &tally, active.len() + terminating),
         remaining: active.len() + terminating,
     };
@@ -87,6 +92,19 @@ pub fn reconcile(observed: &ObservedJob<'_>, now: Timestamp) -> ReconcileOutcome
         events,
         ..ReconcileOutcome::keep(status)
     };
+    if let Some(record) = &mut record {
+        record.action = match next {
+            JobPhase::Failing(_) | JobPhase::Failed(_) => Some(FailureAction::Fail),
+            _ if record.class.is_retried_by_node() => None,
+            _ => record.action.or(Some(FailureAction::RestartRank)),
+        };
+    }
+    if record != known {
+        let written = record.as_ref().map(FailureRecord::write);
+        outcome
+            .annotations
+            .insert(names::FAILURE.to_owned(), written);
+    }
     let written = tally.write();
     let known = job
         .metadata
@@ -122,6 +140,22 @@ pub fn reconcile(observed: &ObservedJob<'_>, now: Timestamp) -> ReconcileOutcome
         }
     }
     outcome
+}
+
+/// The pods with the index of each, if the job has indexes.
+fn members<'p>(
+    plan: &ParsedJob<'_>,
+    tally: &AttemptTally,
+    pods: &[&'p Pod],
+) -> impl Iterator<Item = failure::Member<'p>> {
+    let (indexed, attempts) = (plan.indexed, tally.failures().max(1));
+    pods.iter().map(move |pod| failure::Member {
+        pod,
+        rank: index_of(pod).filter(|_| indexed),
+        main: "",
+        attempts,
+        attempt: 0,
+    })
 }
 
 fn finished(

@@ -357,7 +357,9 @@ fn failures_beyond_the_limit_fail_the_job() {
     );
     assert_eq!((world.created, world.status().failed), (2, Some(2)));
     assert!(world.status().completion_time.is_none());
-    let message = format!("Job has reached the specified backoff limit: {last} exited with code 1");
+    let message = format!(
+        "Job has reached the specified backoff limit: Pod {last} exited with code 1 after 2 attempts"
+    );
     for condition in world.status().conditions.iter().flatten() {
         assert_eq!(condition.message.as_deref(), Some(message.as_str()));
     }
@@ -568,16 +570,31 @@ fn the_failure_policy_decides_the_effect_of_a_failed_pod() {
 }
 
 #[test]
-fn a_pod_that_its_node_cannot_start_is_no_failure_of_the_job() {
+fn what_the_platform_ended_is_charged_to_no_budget_unless_a_rule_says_so() {
+    let lose = |world: &mut World, reason: &str, now: i64| {
+        let name = world.live()[0].clone();
+        world.exit(&name, 128, at(now));
+        let status = world.pods.get_mut(&name).unwrap().status.as_mut().unwrap();
+        status.reason = Some(reason.to_owned());
+        let disrupted = json!([{"type": "DisruptionTarget", "status": "True", "reason": reason}]);
+        status.conditions = serde_json::from_value(disrupted).unwrap();
+        world.settle(at(now + 700));
+        name
+    };
     let mut world = World::new(json!({"backoffLimit": 0}));
     world.settle(at(0));
-    let name = world.live()[0].clone();
-    world.exit(&name, 128, at(1));
-    let status = world.pods.get_mut(&name).unwrap().status.as_mut().unwrap();
-    status.reason = Some("NodeUnfit".to_owned());
-    world.settle(at(100));
-    assert!(!world.holds("Failed"));
-    assert_ne!(world.live(), [name], "another pod is in its place");
+    for (round, reason) in [(1, "NodeUnfit"), (2, "NodeLost"), (3, "Evicted")] {
+        let name = lose(&mut world, reason, 1000 * round);
+        assert!(!world.holds("Failed"), "{reason}");
+        assert_ne!(world.live(), [name], "another pod is in its place");
+    }
+    let record = &world.job.metadata.annotations.as_ref().unwrap()["muster.io/failure"];
+    assert!(record.contains(r#""class":"evicted""#) && record.contains(r#""charged":false"#));
+    let rule = json!({"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget"}]});
+    let mut world = World::new(json!({"podFailurePolicy": {"rules": [rule]}}));
+    world.settle(at(0));
+    lose(&mut world, "NodeLost", 1000);
+    assert!(world.holds("Failed"));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::JobStatus;
 use k8s_openapi::api::core::v1::Pod;
+use resources::failure::FailureRecord;
 use resources::numbers::later;
 
 use super::indexes::Indexes;
@@ -22,6 +23,7 @@ pub(crate) fn failure(
     plan: &ParsedJob<'_>,
     tally: &AttemptTally,
     pods: &[&Pod],
+    record: Option<&FailureRecord>,
     status: &JobStatus,
     now: Timestamp,
 ) -> Option<JobEnd> {
@@ -30,8 +32,8 @@ pub(crate) fn failure(
     }
     if tally.failures() > plan.backoff_limit || too_many_restarts(plan, pods) {
         let limit = "Job has reached the specified backoff limit";
-        let message = match pod_facts::last_failure_story(pods.iter().copied(), "") {
-            Some(story) => format!("{limit}: {story}"),
+        let message = match record {
+            Some(record) => format!("{limit}: {}", record.sentence()),
             None => limit.to_owned(),
         };
         return Some(JobEnd::new("BackoffLimitExceeded", message));

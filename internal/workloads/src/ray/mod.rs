@@ -25,6 +25,7 @@ use self::ports::HeadPorts;
 pub use self::ports::PORTS;
 use self::roster::{Fate, Roster, fate};
 use crate::action::{Action, EventNote, ReconcileOutcome, delete_pod};
+use crate::failure;
 use crate::ownership::controlled_by;
 use crate::pod_facts;
 use crate::pod_room::PodRoom;
@@ -186,7 +187,7 @@ fn keep_up(
         }
         Some((pod, Fate::Goes)) => {
             outcome.actions.push(delete_pod(pod));
-            let story = pod_facts::failure_story(pod, "");
+            let story = failure::failure_story(pod, "");
             let message = format!("{story}; another head takes its place.");
             outcome
                 .events

@@ -17,6 +17,7 @@ use super::plan::{InvalidCluster, ParsedRayCluster, WorkerGroup};
 use super::ports::{HeadPort, HeadPorts, SERVE};
 use super::roster::Roster;
 use crate::action::EventNote;
+use crate::failure;
 use crate::pod_facts::{self, PodPhase};
 use crate::pod_room::HeldBack;
 
@@ -136,7 +137,7 @@ pub(crate) fn judge(
             "The head runs and is ready.".to_owned(),
         ),
         Some(pod) if PodPhase::of(pod).is_finished() => {
-            (false, "HeadPodEnded", pod_facts::failure_story(pod, ""))
+            (false, "HeadPodEnded", failure::failure_story(pod, ""))
         }
         Some(_) => (
             false,

@@ -7,6 +7,7 @@ use resources::kinds::{CleanPodPolicy, PodGroup};
 use super::plan::ParsedTrainingJob;
 use super::roster::Roster;
 use crate::action::{Action, delete_pod};
+use crate::gang;
 use crate::ownership::controlled_by;
 use crate::pod_facts::{self, PodPhase};
 
@@ -48,7 +49,7 @@ pub(crate) fn actions(
             actions.push(delete_service(service));
         }
     }
-    actions.extend(pod_group.and_then(|group| delete_group(plan, group)));
+    actions.extend(gang::deletion(plan.meta, pod_group));
     actions
 }
 
@@ -73,12 +74,4 @@ pub(crate) fn delete_service(service: &Service) -> Action {
         name: service.metadata.name.clone().unwrap_or_default(),
         uid: service.metadata.uid.clone().unwrap_or_default(),
     }
-}
-
-fn delete_group(plan: &ParsedTrainingJob<'_>, group: &PodGroup) -> Option<Action> {
-    let ours = controlled_by(&group.metadata, plan.meta);
-    (ours && group.metadata.deletion_timestamp.is_none()).then(|| Action::DeletePodGroup {
-        name: group.metadata.name.clone().unwrap_or_default(),
-        uid: group.metadata.uid.clone().unwrap_or_default(),
-    })
 }

@@ -32,7 +32,12 @@ pub(crate) fn set(
         .iter()
         .find(|condition| condition.type_ == type_);
     let same_truth = known.filter(|known| known.status == truth);
-    if same_truth.is_some_and(|known| known.reason.as_deref() == Some(reason.as_str())) {
+    // A restart that follows another one before the job ran is told, too.
+    let told = |known: &JobCondition| {
+        known.reason.as_deref() == Some(reason.as_str())
+            && (type_ != JobConditionType::Restarting || known.message.as_deref() == Some(message))
+    };
+    if same_truth.is_some_and(told) {
         return false;
     }
     let changed_at = same_truth.and_then(|known| known.last_transition_time.clone());

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::ParsedTrainingJob;
 use super::roster::Roster;
+use crate::failure;
 use crate::pod_facts::{self, PodPhase};
 
 /// The counts of one replica.
@@ -34,7 +35,7 @@ struct ReplicaUse {
     /// Those of the failures that do not count against the job.
     #[serde(skip_serializing_if = "is_zero")]
     excused: u32,
-    /// The present pod's failure does not count: its node could not start it.
+    /// The present pod's failure does not count: the platform ended it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pod_excused: bool,
     /// The last failure was caused by the loss of the pod's node.
@@ -76,7 +77,7 @@ impl ReplicaUse {
             || (PodPhase::of(pod) == PodPhase::Failed && !pod_facts::is_leaving(pod));
         if failed && !self.pod_failed {
             self.lost = pod_facts::is_lost(pod);
-            self.pod_excused = pod_facts::is_unfit(pod);
+            self.pod_excused = failure::is_of_platform(pod);
         }
         if restarts > 0 || failed {
             self.pod = Some(uid.to_owned());
@@ -162,6 +163,15 @@ impl ReplicaLedger {
         let used = self.0.get(role.lower()).and_then(|role| role.get(&index));
         used.map_or(0, |used| {
             used.failures.saturating_add(u32::from(used.pod_failed))
+        })
+    }
+
+    /// How often a program of this replica failed, in place or with its pod.
+    pub(crate) fn attempts_of(&self, role: ReplicaType, index: u32) -> u32 {
+        let used = self.0.get(role.lower()).and_then(|role| role.get(&index));
+        used.map_or(0, |used| {
+            let restarts = used.restarts.saturating_add(used.pod_restarts);
+            restarts.saturating_add(used.charged())
         })
     }
 

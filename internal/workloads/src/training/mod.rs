@@ -10,6 +10,7 @@ mod phase;
 mod plan;
 mod podgroup;
 mod pods;
+mod recovery;
 mod rendezvous;
 mod restart;
 mod roster;
@@ -22,19 +23,23 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
+use resources::failure::{FailureAction, FailureRecord};
 use resources::kinds::{PodGroup, TrainingJobStatus};
 use resources::names;
 use resources::numbers::later;
+use resources::training::ReplicaType;
 
 use self::cleanup::CleanupReason;
-use self::ledger::ReplicaLedger;
+use self::ledger::{ReplicaLedger, Spent};
 use self::phase::{PhaseSignals, TrainingPhase};
 use self::plan::ParsedTrainingJob;
+use self::recovery::Recovery;
 pub use self::rendezvous::{Network, annotated_port, ports_needed};
 use self::restart::{FailureResponse, RestartScope};
 use self::roster::{ReplicaState, Roster};
 pub use self::view::{Details, ElasticBounds, TrainingJob, TrainingJobView};
 use crate::action::{Action, EventNote, ReconcileOutcome, delete_pod};
+use crate::failure;
 use crate::ownership::controlled_by;
 use crate::pod_facts;
 use crate::pod_room::PodRoom;
@@ -148,18 +153,38 @@ fn proceed(
     let mut ledger = ReplicaLedger::read(plan);
     let known = ledger.clone();
     ledger.observe(roster);
-    let answer = restart::answer(plan, roster, &ledger, now);
+    let known_failure = failure_record(plan);
+    let mut record = failure::observe(known_failure.clone(), members(plan, roster, &ledger));
+    let policy = &plan.on_failure;
+    let known_recovery = Recovery::read(plan);
+    let mut recovery = known_recovery.clone();
+    let mut action = None;
+    let answer = match (policy, &known_recovery) {
+        (Some(policy), Some(before)) => {
+            let failed = members(plan, roster, &ledger);
+            let answer = recovery::answer(plan, policy, before, roster, failed, now);
+            recovery = Some(answer.after);
+            action = answer.action;
+            answer.response
+        }
+        _ => restart::answer(plan, roster, &ledger, record.as_ref(), now),
+    };
     let started = status
         .start_time
         .as_ref()
         .map(|time| time.0)
         .filter(|_| phase != TrainingPhase::Suspended);
-    let limit = limit_reached(plan, roster, &ledger, started, now);
+    // The budget of a job with a policy is that of its recovery.
+    let spent = policy.is_none().then(|| ledger.spent(plan));
+    let limit = limit_reached(plan, spent, record.as_ref(), started, now);
     let signals = PhaseSignals {
         suspend: plan.suspended(),
         succeeded: success::has_succeeded(plan, roster),
         failed: answer.failure.is_some() || limit.is_some(),
-        restarting: answer.restarting.is_some(),
+        restarting: answer.restarting.is_some()
+            || recovery
+                .as_ref()
+                .is_some_and(|recovery| recovery.is_clearing(roster)),
         running: success::is_running(plan, roster),
     };
     let next = phase.next(signals);
@@ -168,6 +193,25 @@ fn proceed(
         _ => answer.restarting.clone(),
     };
 
+    if next == TrainingPhase::Failed && (answer.failure.is_some() || limit.is_some()) {
+        action = Some(FailureAction::Fail);
+    }
+    if let Some(record) = &mut record {
+        let new = known_failure
+            .as_ref()
+            .is_none_or(|known| known.uid != record.uid);
+        let follows = match (action, policy.is_some()) {
+            (Some(action), _) => Some(action),
+            (None, false) if new && !record.class.is_retried_by_node() => {
+                Some(match answer.reach {
+                    RestartScope::Gang => FailureAction::RestartGang,
+                    RestartScope::Replica => FailureAction::RestartRank,
+                })
+            }
+            _ => None,
+        };
+        record.action = follows.or(record.action);
+    }
     let mut events = status::created(plan, &mut status, now);
     events.extend(status::moved(plan, &mut status, phase, next, why, now));
     status.replica_statuses = status::count(plan, roster);
@@ -181,6 +225,18 @@ fn proceed(
             .annotations
             .insert(names::RESTARTS.to_owned(), Some(ledger.write()));
     }
+    if record != known_failure {
+        let written = record.as_ref().map(FailureRecord::write);
+        outcome
+            .annotations
+            .insert(names::FAILURE.to_owned(), written);
+    }
+    if recovery != known_recovery {
+        let written = recovery.as_ref().map(Recovery::write);
+        outcome
+            .annotations
+            .insert(names::RECOVERY.to_owned(), written);
+    }
     let clear = |why| cleanup::actions(plan, roster, observed.services, observed.pod_group, why);
     match next {
         TrainingPhase::Suspended => {
@@ -192,14 +248,28 @@ fn proceed(
             status::settle(&mut outcome.status, true);
         }
         TrainingPhase::Failed => {
-            outcome.actions = clear(if limit.is_some() {
+            // A policy that fails the job ends the ranks that still run: they wait for the failed one.
+            outcome.actions = clear(if limit.is_some() || policy.is_some() {
                 CleanupReason::LimitReached
             } else {
                 CleanupReason::Ended
             });
         }
         TrainingPhase::Created | TrainingPhase::Running | TrainingPhase::Restarting => {
-            keep_up(plan, observed, roster, &ledger, &answer, &mut outcome, now);
+            let response = Response {
+                answer: &answer,
+                recovery: recovery.as_ref(),
+                has_policy: policy.is_some(),
+            };
+            keep_up(
+                plan,
+                observed,
+                roster,
+                &ledger,
+                &response,
+                &mut outcome,
+                now,
+            );
             if let Some(deadline) = started.and_then(|started| plan.deadline(started)) {
                 outcome.requeue(deadline);
             }
@@ -214,16 +284,51 @@ fn proceed(
     outcome
 }
 
+/// The record of the job's last failure, as last written.
+fn failure_record(plan: &ParsedTrainingJob<'_>) -> Option<FailureRecord> {
+    let annotations = plan.meta.annotations.as_ref();
+    FailureRecord::read(|name| annotations?.get(name).map(String::as_str))
+}
+
+/// The replicas' pods whose failures matter to the job, each with its rank.
+fn members<'a>(
+    plan: &'a ParsedTrainingJob<'_>,
+    roster: &'a Roster<'a>,
+    ledger: &'a ReplicaLedger,
+) -> impl Iterator<Item = failure::Member<'a>> {
+    let matters = |role: ReplicaType| role != ReplicaType::Worker || !plan.workers_may_fail();
+    let slots = roster.slots.iter().filter(move |slot| matters(slot.role));
+    slots.filter_map(move |slot| {
+        let replicas = plan.replicas_of(slot.role)?;
+        Some(failure::Member {
+            pod: slot.pod?,
+            rank: Some(plan.rank(slot.role, slot.index)),
+            main: replicas.main_container_name(),
+            attempts: ledger.attempts_of(slot.role, slot.index).max(1),
+            attempt: recovery::attempt_of(slot.pod?),
+        })
+    })
+}
+
+/// What is done about failures.
+struct Response<'a> {
+    answer: &'a FailureResponse<'a>,
+    /// The state of the job's recovery after it.
+    recovery: Option<&'a Recovery>,
+    has_policy: bool,
+}
+
 /// Keeps a live job's PodGroup, Services and pods in the desired state.
 fn keep_up(
     plan: &ParsedTrainingJob<'_>,
     observed: &ObservedTrainingJob<'_>,
     roster: &Roster<'_>,
     ledger: &ReplicaLedger,
-    answer: &FailureResponse<'_>,
+    response: &Response<'_>,
     outcome: &mut ReconcileOutcome<TrainingJobStatus>,
     now: Timestamp,
 ) {
+    let answer = response.answer;
     if let Some(group) = podgroup::change(plan, observed.pod_group) {
         outcome.actions.push(Action::ApplyPodGroup(Box::new(group)));
     }
@@ -256,7 +361,8 @@ fn keep_up(
     let most = usize::try_from(observed.room.members_max()).unwrap_or(usize::MAX);
     let mut left = most.saturating_sub(exist);
 
-    let renew = answer.reach == RestartScope::Gang && !answer.replace.is_empty();
+    let begins_anew = response.has_policy || !answer.replace.is_empty();
+    let renew = answer.reach == RestartScope::Gang && begins_anew;
     let Ok(ports) = rendezvous::ports(plan, observed.network, observed.taken_ports, renew) else {
         outcome.requeue(later(now, NO_PORT_RETRY));
         outcome.events.push(EventNote::warning(
@@ -274,6 +380,11 @@ fn keep_up(
             .annotations
             .insert(names::RENDEZVOUS_PORT.to_owned(), port);
     }
+    // No rank of the new attempt starts before the last one of the old has ended.
+    let recovery = response.recovery;
+    if recovery.is_some_and(|recovery| recovery.is_clearing(roster)) {
+        return;
+    }
     outcome.actions.extend(mpi::objects(plan, observed, roster));
     let mut present: BTreeSet<String> = observed
         .services
@@ -284,7 +395,9 @@ fn keep_up(
     for replicas in &plan.replicas {
         for slot in roster.of_role(replicas.role) {
             let vacant = slot.standing(replicas) == ReplicaState::Vacant;
-            if vacant && (left == 0 || mpi::holds_back(plan, roster, slot.role)) {
+            let name = plan.pod_name(slot.role, slot.index);
+            let waits = recovery.is_some_and(|recovery| recovery.waits(&name, now).is_some());
+            if vacant && (left == 0 || waits || mpi::holds_back(plan, roster, slot.role)) {
                 continue;
             }
             left = left.saturating_sub(usize::from(vacant));
@@ -300,6 +413,8 @@ fn keep_up(
                     ports: &ports,
                     network: observed.network,
                     scheduler_name: observed.scheduler_name,
+                    recovery,
+                    has_policy: response.has_policy,
                 };
                 let pod = pods::pod(plan, replicas, slot.index, lost, &surroundings);
                 outcome.actions.push(Action::CreatePod(Box::new(pod)));
@@ -337,25 +452,23 @@ fn surplus(
 /// The limit that the job exceeded, if any, although its pods could go on.
 fn limit_reached(
     plan: &ParsedTrainingJob<'_>,
-    roster: &Roster<'_>,
-    ledger: &ReplicaLedger,
+    spent: Option<Spent>,
+    record: Option<&FailureRecord>,
     started: Option<Timestamp>,
     now: Timestamp,
 ) -> Option<String> {
     let name = plan.name();
-    if plan
-        .backoff_limit()
-        .is_some_and(|limit| ledger.spent(plan).exceeds(limit))
+    let limit = plan.backoff_limit();
+    if limit
+        .zip(spent)
+        .is_some_and(|(limit, spent)| spent.exceeds(limit))
     {
         let limit =
             format!("Job {name} has failed because it has reached the specified backoff limit");
-        let pods = roster.slots.iter().filter_map(|slot| slot.pod);
-        return Some(
-            match pod_facts::first_failure_story(pods, plan.kind.container) {
-                Some(story) => format!("{limit}: {story}"),
-                None => limit,
-            },
-        );
+        return Some(match record {
+            Some(record) => format!("{limit}: {}", record.sentence()),
+            None => limit,
+        });
     }
     let deadline = started.and_then(|started| plan.deadline(started))?;
     (deadline <= now).then(|| {

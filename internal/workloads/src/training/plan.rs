@@ -6,7 +6,9 @@ use std::fmt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use resources::failure::OnFailure;
 use resources::kinds::{CleanPodPolicy, ReplicaSpec, RestartPolicy, SchedulingPolicy};
+use resources::names::ON_FAILURE;
 use resources::numbers::{GANG_MEMBERS_MAX, later};
 use resources::training::{MPI_JOB, ReplicaType, TrainingKind, XGBOOST_JOB};
 
@@ -91,6 +93,8 @@ pub(crate) struct ParsedTrainingJob<'a> {
     /// In the order of ranks.
     pub(crate) replicas: Vec<Replicas<'a>>,
     pub(crate) elastic: Option<Elastic>,
+    /// What follows a failure by its class, if the job says it.
+    pub(crate) on_failure: Option<OnFailure>,
 }
 
 impl<'a> ParsedTrainingJob<'a> {
@@ -160,6 +164,7 @@ impl<'a> ParsedTrainingJob<'a> {
             job,
             replicas,
             elastic,
+            on_failure: read_policy(job.metadata)?,
         };
         plan.check_size()?;
         Ok(plan)
@@ -262,6 +267,14 @@ impl<'a> ParsedTrainingJob<'a> {
 pub(crate) fn managed_elsewhere(job: &TrainingJobView<'_>) -> bool {
     let manager = job.run_policy.managed_by.as_deref();
     manager.is_some_and(|manager| !MANAGED_BY.contains(&manager))
+}
+
+/// Admission checks the annotation where Muster serves the API; in a Kubernetes cluster the job is refused here.
+fn read_policy(metadata: &ObjectMeta) -> Result<Option<OnFailure>, InvalidJob> {
+    let annotations = metadata.annotations.as_ref();
+    let text = annotations.and_then(|all| all.get(ON_FAILURE));
+    let policy = text.map(|text| OnFailure::parse(text)).transpose();
+    policy.map_err(|error| InvalidJob(format!("metadata.annotations[{ON_FAILURE}]: {error}")))
 }
 
 fn read_elastic(bounds: ElasticBounds, asked: Option<i32>) -> Result<Elastic, InvalidJob> {

@@ -11,8 +11,10 @@ use resources::training::{ReplicaType, TrainingKind};
 use super::environment;
 use super::mpi;
 use super::plan::{ParsedTrainingJob, Replicas};
+use super::recovery::{self, Recovery};
 use super::rendezvous::{Network, Ports};
 use super::view::Details;
+use crate::failure;
 use crate::ownership::controller_reference;
 use crate::terms;
 
@@ -25,6 +27,17 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) network: &'a Network,
     /// The scheduler that places pods whose template names none.
     pub(crate) scheduler_name: &'a str,
+    /// The state of the job's recovery, if it has a policy or had one.
+    pub(crate) recovery: Option<&'a Recovery>,
+    /// The controller decides about every failure; the node restarts nothing.
+    pub(crate) has_policy: bool,
+}
+
+impl Surroundings<'_> {
+    /// The number of the attempt that the pod is part of; 0 is the first.
+    pub(crate) fn attempt(&self) -> u32 {
+        self.recovery.map_or(0, |recovery| recovery.attempt)
+    }
 }
 
 /// The pod of one replica. A pod that replaces one `lost` with its node may use spare nodes.
@@ -43,6 +56,7 @@ pub(crate) fn pod(
     for container in &mut spec.containers {
         environment::add(container, &variables);
     }
+    failure::report_log_end(&mut spec.containers);
     if spec.hostname.is_none() && name.len() <= HOSTNAME_MAX {
         spec.hostname = Some(name.clone());
     }
@@ -54,12 +68,25 @@ pub(crate) fn pod(
     {
         spec.scheduler_name = Some(surroundings.scheduler_name.to_owned());
     }
-    spec.restart_policy = Some(pod_restart_policy(replicas.restart).to_owned());
+    let restarts = match surroundings.has_policy {
+        true => RestartPolicy::Never,
+        false => replicas.restart,
+    };
+    spec.restart_policy = Some(pod_restart_policy(restarts).to_owned());
+    if let Some(recovery) = surroundings.recovery {
+        recovery::keep_off(&mut spec, &recovery.excluded);
+    }
 
     let mut labels = template_meta.labels.unwrap_or_default();
     labels.extend(replica_labels(plan, replicas.role, index));
     if lost {
         labels.insert(names::REPLACES_LOST.to_owned(), "true".to_owned());
+    }
+    if surroundings.recovery.is_some() {
+        labels.insert(
+            names::ATTEMPT.to_owned(),
+            surroundings.attempt().to_string(),
+        );
     }
     let mut annotations = template_meta.annotations.unwrap_or_default();
     annotations.insert(names::GROUP_NAME.to_owned(), plan.name().to_owned());

@@ -3,12 +3,14 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
+use resources::failure::FailureRecord;
 use resources::numbers::later;
 use resources::training::ReplicaType;
 
 use super::ledger::ReplicaLedger;
 use super::plan::ParsedTrainingJob;
 use super::roster::{ReplicaState, Roster, Slot};
+use crate::failure;
 use crate::pod_facts;
 
 /// The wait before the second new pod in a row, in seconds; it doubles with each further one.
@@ -16,7 +18,7 @@ const WAIT_FIRST: i64 = 10;
 /// The longest wait, in seconds.
 const WAIT_MAX: i64 = 300;
 /// A pod that ran this long was healthy: after its failure it is replaced at once.
-const HEALTHY_AFTER: SignedDuration = SignedDuration::from_secs(600);
+pub(super) const HEALTHY_AFTER: SignedDuration = SignedDuration::from_secs(600);
 
 /// The scope of a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,25 +42,36 @@ pub(crate) struct FailureResponse<'a> {
     pub(crate) reach: RestartScope,
 }
 
-/// Decides the response to the failed replicas.
+impl FailureResponse<'_> {
+    /// The response to no failure.
+    pub(crate) fn nothing() -> Self {
+        FailureResponse {
+            failure: None,
+            restarting: None,
+            replace: Vec::new(),
+            next_at: None,
+            reach: RestartScope::Replica,
+        }
+    }
+}
+
+/// Decides the response to the failed replicas. `record` is that of the first of them.
 pub(crate) fn answer<'a>(
     plan: &ParsedTrainingJob<'_>,
     roster: &Roster<'a>,
     ledger: &ReplicaLedger,
+    record: Option<&FailureRecord>,
     now: Timestamp,
 ) -> FailureResponse<'a> {
     let mut answer = FailureResponse {
-        failure: failure(plan, roster),
-        restarting: None,
-        replace: Vec::new(),
-        next_at: None,
-        reach: RestartScope::Replica,
+        failure: failure(plan, roster, record),
+        ..FailureResponse::nothing()
     };
     let failed = failed_slots(plan, roster);
     if failed.is_empty() {
         return answer;
     }
-    answer.restarting = Some(restarting_message(plan, &failed));
+    answer.restarting = Some(restarting_message(plan, &failed, record));
     let mut due: Vec<(Timestamp, &'a Pod)> = failed
         .iter()
         .filter_map(|slot| slot.pod.map(|pod| (due_at(slot, pod, ledger, now), pod)))
@@ -83,7 +96,11 @@ pub(crate) fn answer<'a>(
 }
 
 /// Why the job cannot go on, when a failed replica may not be replaced.
-fn failure(plan: &ParsedTrainingJob<'_>, roster: &Roster<'_>) -> Option<String> {
+fn failure(
+    plan: &ParsedTrainingJob<'_>,
+    roster: &Roster<'_>,
+    record: Option<&FailureRecord>,
+) -> Option<String> {
     for replicas in &plan.replicas {
         if replicas.role == ReplicaType::Worker && plan.workers_may_fail() {
             continue;
@@ -95,7 +112,9 @@ fn failure(plan: &ParsedTrainingJob<'_>, roster: &Roster<'_>) -> Option<String> 
             .collect();
         // The replicas that fail later often fail because of the first one.
         if let Some(first) = failed.iter().min_by_key(|pod| pod_facts::finished_at(pod)) {
-            let story = pod_facts::failure_story(first, replicas.main_container_name());
+            let story = record.map(FailureRecord::sentence);
+            let story = story
+                .unwrap_or_else(|| failure::failure_story(first, replicas.main_container_name()));
             return Some(format!(
                 "{} {} is failed because {} {} replica(s) failed: {story}.",
                 plan.kind.kind,
@@ -119,7 +138,12 @@ fn failed_slots<'s, 'a>(plan: &ParsedTrainingJob<'_>, roster: &'s Roster<'a>) ->
         .collect()
 }
 
-fn restarting_message(plan: &ParsedTrainingJob<'_>, failed: &[&Slot<'_>]) -> String {
+fn restarting_message(
+    plan: &ParsedTrainingJob<'_>,
+    failed: &[&Slot<'_>],
+    record: Option<&FailureRecord>,
+) -> String {
+    let story = record.map(|record| format!(": {}", record.sentence()));
     let parts: Vec<String> = plan
         .replicas
         .iter()
@@ -132,10 +156,11 @@ fn restarting_message(plan: &ParsedTrainingJob<'_>, failed: &[&Slot<'_>]) -> Str
         })
         .collect();
     format!(
-        "{} {} is restarting because {} failed.",
+        "{} {} is restarting because {} failed{}.",
         plan.kind.kind,
         plan.name(),
-        parts.join(" and ")
+        parts.join(" and "),
+        story.unwrap_or_default()
     )
 }
 
@@ -150,9 +175,14 @@ fn due_at(slot: &Slot<'_>, pod: &Pod, ledger: &ReplicaLedger, now: Timestamp) ->
     if healthy || failures <= 1 {
         return finished;
     }
+    later(finished, backoff(failures))
+}
+
+/// The seconds to wait after the failure of this number in a row; there is no wait after the first.
+pub(super) fn backoff(failures: u32) -> i64 {
+    if failures <= 1 {
+        return 0;
+    }
     let doublings = failures.saturating_sub(2).min(16);
-    later(
-        finished,
-        WAIT_FIRST.saturating_mul(1 << doublings).min(WAIT_MAX),
-    )
+    WAIT_FIRST.saturating_mul(1 << doublings).min(WAIT_MAX)
 }

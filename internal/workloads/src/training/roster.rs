@@ -6,6 +6,7 @@ use resources::kinds::RestartPolicy;
 use resources::training::{ReplicaType, TrainingKind};
 
 use super::plan::{ParsedTrainingJob, Replicas};
+use crate::failure;
 use crate::ownership::controlled_by;
 use crate::pod_facts::{self, PodPhase};
 
@@ -115,8 +116,8 @@ impl Slot<'_> {
 /// signals, and like a missing code they are attributed to the platform; 1 to 127 are the program's
 /// own.
 fn for_good(pod: &Pod, replicas: &Replicas<'_>) -> bool {
-    // A pod that never started because of its node is replaced under every policy.
-    if pod_facts::is_unfit(pod) {
+    // What the platform ended says nothing about the program: it is replaced under every policy.
+    if failure::is_of_platform(pod) {
         return false;
     }
     match replicas.restart {

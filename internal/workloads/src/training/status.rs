@@ -153,8 +153,11 @@ pub(crate) fn moved(
     if to != TrainingPhase::Suspended && status.start_time.is_none() {
         status.start_time = Some(Time(now));
     }
+    let goes_on = to == TrainingPhase::Restarting && from == to && why.is_none();
     let (type_, word, message) = match to {
         TrainingPhase::Created => return events,
+        // What was said of the restart still holds.
+        TrainingPhase::Restarting if goes_on => return events,
         TrainingPhase::Running => (
             JobConditionType::Running,
             "Running",

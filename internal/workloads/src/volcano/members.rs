@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 use resources::kinds::VolcanoTaskStatus;
 
-use super::plan::ParsedVolcanoJob;
+use super::plan::{ParsedVolcanoJob, Task};
 use super::{TASK_INDEX, VERSION};
+use crate::failure;
 use crate::ownership::controlled_by;
 use crate::pod_facts::{self, PodPhase};
 use resources::names::TASK_SPEC;
@@ -21,6 +22,8 @@ pub(crate) struct Member<'a> {
 /// The pods of a job.
 pub(crate) struct Members<'a> {
     by_task: BTreeMap<&'a str, Vec<Member<'a>>>,
+    /// The job's `status.version`.
+    version: u32,
     /// Pods of earlier versions, of removed tasks, and beyond the replicas.
     pub(crate) surplus: Vec<&'a Pod>,
 }
@@ -69,6 +72,7 @@ impl<'a> Members<'a> {
     ) -> Members<'a> {
         let mut members = Members {
             by_task: BTreeMap::new(),
+            version: u32::try_from(version).unwrap_or_default(),
             surplus: Vec::new(),
         };
         let version = version.to_string();
@@ -109,6 +113,39 @@ impl<'a> Members<'a> {
         self.by_task.values().flatten().map(|member| member.pod)
     }
 
+    /// The pods of the present version as those of ranks, which follow the tasks.
+    pub(crate) fn ranks<'s>(
+        &'s self,
+        plan: &'s ParsedVolcanoJob<'_>,
+    ) -> impl Iterator<Item = failure::Member<'s>> {
+        plan.tasks.iter().flat_map(move |task| {
+            let of_task = self.of_task(&task.name).iter();
+            of_task.map(move |member| failure::Member {
+                pod: member.pod,
+                rank: Some(plan.ordinal(task, member.index)),
+                main: "",
+                attempts: 1,
+                attempt: self.version,
+            })
+        })
+    }
+
+    /// The sentence about the end of a task's pod.
+    pub(crate) fn sentence(
+        plan: &ParsedVolcanoJob<'_>,
+        task: &Task<'_>,
+        member: &Member<'_>,
+    ) -> String {
+        let member = failure::Member {
+            pod: member.pod,
+            rank: Some(plan.ordinal(task, member.index)),
+            main: "",
+            attempts: 1,
+            attempt: 0,
+        };
+        failure::record(&member).sentence()
+    }
+
     pub(crate) fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         self.all().for_each(|pod| counts.add(pod));
@@ -140,21 +177,4 @@ impl<'a> Members<'a> {
         };
         self.by_task.iter().map(of_task).collect()
     }
-}
-
-/// Whether the platform, and not the pod's program, ended a failed pod: its node was lost or could not start it, or it
-/// was evicted.
-pub(crate) fn ended_by_platform(pod: &Pod) -> bool {
-    if PodPhase::of(pod) != PodPhase::Failed {
-        return false;
-    }
-    let status = pod.status.as_ref();
-    let conditions = status.and_then(|status| status.conditions.as_ref());
-    let mut conditions = conditions.into_iter().flatten();
-    let disrupted = conditions.any(|one| one.type_ == "DisruptionTarget" && one.status == "True");
-    let reason = status.and_then(|status| status.reason.as_deref());
-    disrupted
-        || pod_facts::is_lost(pod)
-        || pod_facts::is_unfit(pod)
-        || matches!(reason, Some("Evicted" | "Preempted" | "Preempting"))
 }

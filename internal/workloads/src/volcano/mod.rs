@@ -3,6 +3,7 @@
 //! these differences: what the platform ended is replaced without a policy; a restarted pod keeps its gang; `*` stands
 //! for what goes wrong; and no pod runs on after the job has failed.
 
+mod commands;
 mod gang;
 mod members;
 mod plan;
@@ -15,16 +16,20 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
-use resources::kinds::{PodGroup, VolcanoJob, VolcanoJobStatus};
+use resources::failure::{FailureAction, FailureRecord};
+use resources::kinds::{PodGroup, VolcanoCommand, VolcanoJob, VolcanoJobStatus};
 use resources::names;
 use resources::numbers::later;
+pub use resources::volcano::JOB_NAME;
+use resources::volcano::TASK_INDEX;
 
-use self::members::{Counts, Members, ended_by_platform};
+use self::members::{Counts, Members};
 use self::plan::ParsedVolcanoJob;
 use self::pods::PodSettings;
 use self::policy::{Due, PolicyAction, Verdict};
 use self::status::{VolcanoPhase, enter, explain};
 use crate::action::{Action, Dependent, EventNote, ReconcileOutcome, delete_pod};
+use crate::failure;
 use crate::pod_facts::{self, PodPhase};
 use crate::pod_room::PodRoom;
 use crate::training::{Network, annotated_port};
@@ -32,16 +37,14 @@ use crate::training::{Network, annotated_port};
 const API_VERSION: &str = "batch.volcano.sh/v1alpha1";
 const KIND: &str = "Job";
 
-/// Label on a Volcano Job's pods: the job's name.
-pub const JOB_NAME: &str = "volcano.sh/job-name";
 const JOB_NAMESPACE: &str = "volcano.sh/job-namespace";
-/// Label on a pod: its number in its task.
-const TASK_INDEX: &str = "volcano.sh/task-index";
 /// Label on a pod: the job's `status.version` when it was created.
 const VERSION: &str = "volcano.sh/job-version";
 const RETRY_COUNT: &str = "volcano.sh/job-retry-count";
 const QUEUE: &str = "volcano.sh/queue-name";
 
+/// Why a job is restarting after the platform ended one of its pods: that spends no retry.
+const RESTART_UNCHARGED: &str = "JobRestartingAfterEviction";
 /// Seconds until a job looks for a free port again.
 const PORT_AGAIN: i64 = 5;
 /// The most pods that one reconciliation creates.
@@ -57,6 +60,8 @@ pub struct ObservedVolcanoJob<'a> {
     pub pod_group: Option<&'a PodGroup>,
     /// Services of the job.
     pub services: &'a [&'a Service],
+    /// Commands whose target has the job's name.
+    pub commands: &'a [&'a VolcanoCommand],
     /// The network that its pods use.
     pub network: &'a Network,
     /// The ports that other jobs hold.
@@ -106,6 +111,9 @@ pub fn reconcile(
         .iter()
         .filter(|pod| !pod_facts::is_leaving(pod));
     outcome.actions.extend(leftovers.map(|pod| delete_pod(pod)));
+    if commands::obey(&plan, &members, observed.commands, &mut outcome, now) {
+        return outcome;
+    }
     match VolcanoPhase::of(&outcome.status) {
         VolcanoPhase::Pending | VolcanoPhase::Running => {
             at_work(&plan, &members, observed, &mut outcome, now);
@@ -126,9 +134,42 @@ pub fn reconcile(
         VolcanoPhase::Aborted
         | VolcanoPhase::Completed
         | VolcanoPhase::Terminated
-        | VolcanoPhase::Failed => finished(&plan, &members, &mut outcome, now),
+        | VolcanoPhase::Failed => finished(&plan, &members, observed, &mut outcome, now),
     }
+    note_failure(&plan, &members, &mut outcome);
     outcome
+}
+
+/// Keeps the record of the first failure, with what follows it.
+fn note_failure(
+    plan: &ParsedVolcanoJob<'_>,
+    members: &Members<'_>,
+    outcome: &mut ReconcileOutcome<VolcanoJobStatus>,
+) {
+    let annotations = plan.meta.annotations.as_ref();
+    let known = FailureRecord::read(|name| annotations?.get(name).map(String::as_str));
+    let Some(mut record) = failure::observe(known.clone(), members.ranks(plan)) else {
+        return;
+    };
+    let replaced =
+        |action: &Action| matches!(action, Action::DeletePod { uid, .. } if *uid == record.uid);
+    let new = known.as_ref().is_none_or(|known| known.uid != record.uid);
+    let follows = match VolcanoPhase::of(&outcome.status) {
+        VolcanoPhase::Restarting => Some(FailureAction::RestartGang),
+        VolcanoPhase::Failed | VolcanoPhase::Terminating | VolcanoPhase::Terminated => {
+            Some(FailureAction::Fail)
+        }
+        _ if outcome.actions.iter().any(replaced) => Some(FailureAction::RestartRank),
+        _ => None,
+    };
+    if new || record.action.is_none() || follows == Some(FailureAction::Fail) {
+        record.action = follows.or(record.action);
+    }
+    if known.as_ref() != Some(&record) {
+        outcome
+            .annotations
+            .insert(names::FAILURE.to_owned(), Some(record.write()));
+    }
 }
 
 /// A job that cannot be run waits, and says why.
@@ -226,7 +267,7 @@ fn end(
         );
         return Some((VolcanoPhase::Completing, "JobCompleting", message));
     }
-    let replaced = members.all().any(ended_by_platform);
+    let replaced = members.all().any(failure::is_of_platform);
     if counts.ended() < plan.total() || counts.terminating > 0 || replaced {
         return None;
     }
@@ -255,7 +296,8 @@ fn end(
             plan.min_available()
         )
     });
-    let story = pod_facts::first_failure_story(members.all(), "");
+    let first = failure::first(members.ranks(plan));
+    let story = first.map(|first| failure::record(&first).sentence());
     match short.or(few) {
         None => Some((
             VolcanoPhase::Completed,
@@ -322,6 +364,9 @@ fn act(
         PolicyAction::Abort => (VolcanoPhase::Aborting, "JobAborting"),
         PolicyAction::Terminate => (VolcanoPhase::Terminating, "JobTerminating"),
         PolicyAction::Complete => (VolcanoPhase::Completing, "JobCompleting"),
+        PolicyAction::RestartJob if due.pod.is_some_and(failure::is_of_platform) => {
+            (VolcanoPhase::Restarting, RESTART_UNCHARGED)
+        }
         PolicyAction::RestartJob => (VolcanoPhase::Restarting, "JobRestarting"),
         PolicyAction::RestartTask | PolicyAction::RestartPod => {
             return restart_part(plan, members, due, job, outcome, now);
@@ -332,7 +377,8 @@ fn act(
     outcome.events.push(event);
 }
 
-/// Deletes a pod, or all of its task; they are created again. Counts as a retry of the job.
+/// Deletes a pod, or all of its task; they are created again. Counts as a retry of the job, unless the platform ended the
+/// pod.
 fn restart_part(
     plan: &ParsedVolcanoJob<'_>,
     members: &Members<'_>,
@@ -342,7 +388,8 @@ fn restart_part(
     now: Timestamp,
 ) {
     let pods = pods_of(members, due);
-    if retry(plan, outcome, &due.cause, now) {
+    let charged = !due.pod.is_some_and(failure::is_of_platform);
+    if charged && retry(plan, outcome, &due.cause, now) {
         return;
     }
     let message = format!("{}; {} pods are started again.", due.cause, pods.len());
@@ -415,7 +462,8 @@ fn restart(
         return;
     }
     let cause = outcome.status.state.message.clone().unwrap_or_default();
-    if retry(plan, outcome, &cause, now) {
+    let charged = outcome.status.state.reason.as_deref() != Some(RESTART_UNCHARGED);
+    if charged && retry(plan, outcome, &cause, now) {
         return;
     }
     outcome.status.version = Some(outcome.status.version.unwrap_or_default().saturating_add(1));
@@ -449,10 +497,11 @@ fn stop(
     outcome.events.push(event);
 }
 
-/// Stops what still runs, and deletes the job when its time is over.
+/// Stops what still runs, deletes the gang, and deletes the job when its time is over.
 fn finished(
     plan: &ParsedVolcanoJob<'_>,
     members: &Members<'_>,
+    observed: &ObservedVolcanoJob<'_>,
     outcome: &mut ReconcileOutcome<VolcanoJobStatus>,
     now: Timestamp,
 ) {
@@ -460,6 +509,9 @@ fn finished(
     outcome
         .actions
         .extend(members.all().filter(open).map(delete_pod));
+    outcome
+        .actions
+        .extend(crate::gang::deletion(plan.meta, observed.pod_group));
     let since = outcome.status.state.last_transition_time.as_ref();
     let expiry = (plan.spec.ttl_seconds_after_finished)
         .zip(since)
@@ -509,7 +561,7 @@ fn keep_up(
     // What the platform ended is replaced.
     let ended = members
         .all()
-        .filter(|pod| ended_by_platform(pod) && !pod_facts::is_leaving(pod));
+        .filter(|pod| failure::is_of_platform(pod) && !pod_facts::is_leaving(pod));
     outcome.actions.extend(ended.map(delete_pod));
     let settings = PodSettings {
         version: outcome.status.version.unwrap_or_default(),

@@ -12,6 +12,7 @@ use resources::names;
 use super::plan::{ParsedVolcanoJob, Task};
 use super::plugins;
 use super::{API_VERSION, JOB_NAME, JOB_NAMESPACE, KIND, QUEUE, RETRY_COUNT, TASK_INDEX, VERSION};
+use crate::failure;
 use crate::ownership::controller_reference;
 use crate::terms;
 
@@ -57,6 +58,7 @@ pub(crate) fn pod(
     for container in inits.chain(&mut spec.containers) {
         add_variables(container, &variables);
     }
+    failure::report_log_end(&mut spec.containers);
     for (number, volume) in plan.spec.volumes.iter().flatten().enumerate() {
         let claim = claim_name(plan, number, volume.volume_claim_name.as_deref());
         let source = Volume {

@@ -1,13 +1,13 @@
 //! Life-cycle policies: what happened to a job's pods and tasks, and which action the job's author wants then.
 
-use std::time::Duration;
-
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use resources::go_duration;
 use resources::kinds::LifecyclePolicy;
 
 use super::members::{Member, Members};
 use super::plan::{ParsedVolcanoJob, Task};
+use crate::failure;
 use crate::pod_facts::{self, PodPhase};
 
 /// What is done to a job.
@@ -74,7 +74,7 @@ pub(crate) fn judge<'a>(
     let of_job = plan.spec.policies.as_deref().unwrap_or_default();
     let mut later: Option<Timestamp> = None;
     for task in &plan.tasks {
-        for happening in happenings(task, members, now) {
+        for happening in happenings(plan, task, members, now) {
             let policies = task.policies.iter().chain(of_job);
             let Some(policy) = policies.into_iter().find(|one| matches(one, &happening)) else {
                 continue;
@@ -83,8 +83,7 @@ pub(crate) fn judge<'a>(
             if action == PolicyAction::Nothing {
                 continue;
             }
-            let wait = policy.timeout.as_deref().and_then(go_duration);
-            let wait = wait.and_then(|wait| SignedDuration::try_from(wait).ok());
+            let wait = policy.timeout.as_deref().and_then(go_duration::parse);
             let due = happening.at.checked_add(wait.unwrap_or_default());
             let due = due.unwrap_or(Timestamp::MAX);
             if due > now {
@@ -102,7 +101,12 @@ pub(crate) fn judge<'a>(
     Verdict::Later(later)
 }
 
-fn happenings<'a>(task: &'a Task<'_>, members: &Members<'a>, now: Timestamp) -> Vec<Happening<'a>> {
+fn happenings<'a>(
+    plan: &ParsedVolcanoJob<'_>,
+    task: &'a Task<'_>,
+    members: &Members<'a>,
+    now: Timestamp,
+) -> Vec<Happening<'a>> {
     let mut all = Vec::new();
     let mut add = |event, exit_code, at, pod, cause| {
         all.push(Happening {
@@ -115,17 +119,18 @@ fn happenings<'a>(task: &'a Task<'_>, members: &Members<'a>, now: Timestamp) -> 
         });
     };
     let (mut succeeded, mut restarts, mut last_end) = (0, 0_u32, None);
-    for Member { pod, .. } in members.of_present(&task.name) {
+    for member in members.of_present(&task.name) {
+        let Member { pod, .. } = member;
         let ended = pod_facts::finished_at(pod);
         let name = pod_facts::name(pod);
         restarts = restarts.saturating_add(pod_facts::restart_count(pod));
         match PodPhase::of(pod) {
-            PodPhase::Failed if super::members::ended_by_platform(pod) => {
-                let cause = pod_facts::failure_story(pod, "");
+            PodPhase::Failed if failure::is_of_platform(pod) => {
+                let cause = Members::sentence(plan, task, member);
                 add("PodEvicted", None, ended.unwrap_or(now), Some(*pod), cause);
             }
             PodPhase::Failed => {
-                let cause = pod_facts::failure_story(pod, "");
+                let cause = Members::sentence(plan, task, member);
                 let code = pod_facts::failure_code(pod, "");
                 add("PodFailed", code, ended.unwrap_or(now), Some(*pod), cause);
             }
@@ -179,51 +184,4 @@ fn matches(policy: &LifecyclePolicy, happening: &Happening<'_>) -> bool {
         "PodPending" => timed && happening.event == event,
         _ => happening.event == event,
     })
-}
-
-/// A duration as Go writes it: `1h30m`, `90s`, `500ms`.
-fn go_duration(text: &str) -> Option<Duration> {
-    let mut rest = text.trim();
-    let mut total = Duration::ZERO;
-    if rest.is_empty() {
-        return None;
-    }
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, after) = rest.split_at_checked(digits)?;
-        let number: f64 = number.parse().ok()?;
-        let units = [("ms", 0.001), ("h", 3600.0), ("m", 60.0), ("s", 1.0)];
-        let (unit, seconds) = units
-            .into_iter()
-            .find(|(unit, _)| after.starts_with(unit))?;
-        let part = Duration::try_from_secs_f64(number * seconds).ok()?;
-        total = total.checked_add(part)?;
-        rest = after.get(unit.len()..)?;
-    }
-    Some(total)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_read_as_go_writes_them() {
-        let table = [
-            ("90s", Some(90_000)),
-            ("1h30m", Some(5_400_000)),
-            ("1.5s", Some(1500)),
-            ("500ms", Some(500)),
-            ("", None),
-            ("10", None),
-            ("m", None),
-            ("-5s", None),
-            ("5d", None),
-            ("99999999999999999999h", None),
-        ];
-        for (text, expected) in table {
-            let read = go_duration(text).map(|read| read.as_millis());
-            assert_eq!(read, expected, "{text}");
-        }
-    }
 }

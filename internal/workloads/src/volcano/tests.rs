@@ -15,6 +15,7 @@ struct World {
     pods: BTreeMap<String, Pod>,
     group: Option<PodGroup>,
     services: Vec<Service>,
+    commands: Vec<VolcanoCommand>,
     files: BTreeMap<String, String>,
     claims: Vec<PersistentVolumeClaim>,
     events: Vec<String>,
@@ -34,6 +35,7 @@ impl World {
             pods: BTreeMap::new(),
             group: None,
             services: Vec::new(),
+            commands: Vec::new(),
             files: BTreeMap::new(),
             claims: Vec::new(),
             events: Vec::new(),
@@ -48,12 +50,14 @@ impl World {
     fn look(&self) -> ReconcileOutcome<VolcanoJobStatus> {
         let pods: Vec<&Pod> = self.pods.values().collect();
         let services: Vec<&Service> = self.services.iter().collect();
+        let commands: Vec<&VolcanoCommand> = self.commands.iter().collect();
         let taken = BTreeSet::from([13_000]);
         let observed = ObservedVolcanoJob {
             job: &self.job,
             pods: &pods,
             pod_group: self.group.as_ref(),
             services: &services,
+            commands: &commands,
             network: &self.network,
             taken_ports: &taken,
             scheduler_name: "muster",
@@ -98,6 +102,11 @@ impl World {
             Action::CreateService(service) => self.services.push(*service),
             Action::Create(Dependent::ConfigMap(files)) => self.files = files.data.unwrap(),
             Action::Create(Dependent::Claim(claim)) => self.claims.push(*claim),
+            Action::DeletePodGroup { .. } => self.group = None,
+            Action::Delete { name, .. } => {
+                self.commands
+                    .retain(|command| command.metadata.name.as_ref() != Some(&name));
+            }
             Action::DeleteJob { .. } => self.deleted = true,
             other => panic!("{other:?}"),
         }
@@ -264,7 +273,7 @@ fn a_job_without_policies_fails_when_too_few_of_its_pods_have_succeeded() {
         (world.phase(), world.message()),
         (
             "Failed",
-            "j-worker-0 exited with code 3; 1 of 2 pods have succeeded, and minAvailable is 2."
+            "Rank 0 (j-worker-0) exited with code 3; 1 of 2 pods have succeeded, and minAvailable is 2."
         )
     );
     // One of two is enough for this one.
@@ -290,7 +299,7 @@ fn a_job_is_restarted_as_a_whole_until_it_was_run_often_enough() {
     assert_eq!(world.phase(), "Pending");
     assert_eq!(
         world.message(),
-        "The job starts again: j-worker-1 exited with code 7."
+        "The job starts again: Rank 1 (j-worker-1) exited with code 7."
     );
     let labels = world.pods["j-worker-0"].metadata.labels.as_ref().unwrap();
     assert_eq!(labels["volcano.sh/job-version"], "1");
@@ -301,7 +310,7 @@ fn a_job_is_restarted_as_a_whole_until_it_was_run_often_enough() {
         (world.phase(), world.message()),
         (
             "Failed",
-            "j-worker-0 exited with code 7; the job was run 2 times, and maxRetry is 2."
+            "Rank 0 (j-worker-0) exited with code 7; the job was run 2 times, and maxRetry is 2."
         )
     );
     assert!(world.pods.is_empty());
@@ -327,7 +336,9 @@ fn policies_are_chosen_by_exit_code_and_event_the_tasks_own_first() {
         world.end(pod, code);
         world.settle();
         assert_eq!(world.phase(), end, "{pod} {code}");
-        assert_eq!(world.message(), format!("{pod} exited with code {code}."));
+        let rank = u8::from(pod == "j-b-0");
+        let words = format!("Rank {rank} ({pod}) exited with code {code}.");
+        assert_eq!(world.message(), words);
         // What has ended stays for its log; what ran is stopped.
         assert_eq!(world.names(), [pod]);
     }
@@ -408,9 +419,22 @@ fn what_the_platform_ended_is_replaced_unless_a_policy_says_otherwise() {
     assert_eq!(world.job.status.as_ref().unwrap().retry_count, None);
     let mut world =
         two_workers(json!({"policies": [{"event": "PodEvicted", "action": "RestartJob"}]}));
-    world.set("j-worker-1", lost);
-    world.settle();
-    assert_eq!(world.job.status.as_ref().unwrap().version, Some(1));
+    for version in 1..6 {
+        world.set("j-worker-1", lost.clone());
+        world.settle();
+        let status = world.job.status.as_ref().unwrap();
+        assert_eq!((status.version, status.retry_count), (Some(version), None));
+    }
+    for (action, made) in [("RestartPod", 7), ("RestartTask", 12)] {
+        let mut world =
+            two_workers(json!({"policies": [{"event": "PodEvicted", "action": action}]}));
+        for _ in 0..5 {
+            world.set("j-worker-1", lost.clone());
+            world.settle();
+        }
+        assert_eq!((world.made, world.phase()), (made, "Pending"), "{action}");
+        assert_eq!(world.job.status.as_ref().unwrap().retry_count, None);
+    }
 }
 
 #[test]
@@ -596,4 +620,79 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_command_is_carried_out_once_and_deleted() {
+    let order = |world: &mut World, action: &str| {
+        let command = json!({"metadata": {"name": action, "uid": action}, "action": action,
+            "target": {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "j", "uid": "u-j"}});
+        world
+            .commands
+            .push(serde_json::from_value(command).unwrap());
+        world.settle();
+        assert!(world.commands.is_empty(), "{action}");
+    };
+    let running = || {
+        let mut world = World::new(json!({"tasks": [task("worker", 2, json!({}))]}));
+        world.settle();
+        world.run("j-worker-0");
+        world.run("j-worker-1");
+        world.settle();
+        world
+    };
+    let mut world = running();
+    let first = world.pods["j-worker-0"].metadata.uid.clone();
+    order(&mut world, "AbortJob");
+    assert_eq!(world.phase(), "Aborted");
+    assert!(world.pods.is_empty() && world.group.is_none());
+    assert!(
+        world
+            .message()
+            .contains("Command AbortJob asks for AbortJob.")
+    );
+    order(&mut world, "ResumeJob");
+    assert_eq!(world.phase(), "Pending");
+    assert_ne!(world.pods["j-worker-0"].metadata.uid, first);
+    assert_eq!(
+        world.job.status.as_ref().unwrap().retry_count,
+        None,
+        "a resumed job spends no retry"
+    );
+    world.run("j-worker-0");
+    world.run("j-worker-1");
+    world.settle();
+    let second = world.pods["j-worker-0"].metadata.uid.clone();
+    order(&mut world, "RestartJob");
+    assert_ne!(world.pods["j-worker-0"].metadata.uid, second);
+    assert_eq!(world.job.status.as_ref().unwrap().retry_count, Some(1));
+    world.run("j-worker-0");
+    world.end("j-worker-1", 3);
+    world.settle();
+    let failed = world.pods["j-worker-1"].metadata.uid.clone();
+    order(&mut world, "RestartTask");
+    assert_ne!(world.pods["j-worker-1"].metadata.uid, failed);
+    order(&mut world, "TerminateJob");
+    assert_eq!(world.phase(), "Terminated");
+    order(&mut world, "ResumeJob");
+    assert_eq!(world.phase(), "Terminated");
+    assert_eq!(world.events.last().unwrap(), "CommandDropped");
+    let mut world = running();
+    order(&mut world, "CompleteJob");
+    assert_eq!(world.phase(), "Completed");
+
+    // Both at once: the job stops, and then starts.
+    let mut world = running();
+    for action in ["AbortJob", "ResumeJob"] {
+        let command = json!({"metadata": {"name": action, "uid": action}, "action": action});
+        world
+            .commands
+            .push(serde_json::from_value(command).unwrap());
+    }
+    world.settle();
+    assert!(world.commands.is_empty());
+    assert_eq!(
+        (world.phase(), world.job.status.as_ref().unwrap().version),
+        ("Pending", Some(1))
+    );
 }

@@ -4,10 +4,11 @@ use axum::Form;
 use axum::extract::{FromRequest, Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use resources::access::Caller;
 use resources::names::CANCELLED_BY;
-use resources::registry::Kind;
+use resources::registry::{self, Kind};
+use resources::volcano;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -112,12 +113,32 @@ pub async fn carry_out(
         let detail = format!("job {name:?} has ended; there is nothing to {action}");
         return Err(Problem::new(StatusCode::CONFLICT, "conflict", detail));
     }
+    if kind.is_volcano_job() {
+        let order = match action {
+            "suspend" => "AbortJob",
+            "resume" => "ResumeJob",
+            _ => "TerminateJob",
+        };
+        let uid = job.metadata.uid.as_deref().unwrap_or_default();
+        let message = format!("user {} {done} the job", caller.user);
+        let command = volcano::command(name, uid, order, &message);
+        let command: DynamicObject =
+            serde_json::from_value(command).map_err(|error| Problem::invalid(error.to_string()))?;
+        let commands = registry::find(volcano::COMMAND_GROUP, "v1alpha1", "commands");
+        let commands = commands.ok_or_else(|| Problem::invalid("there is no kind Command"))?;
+        let api = api_of(portal.client(caller), namespace, commands);
+        api.create(&PostParams::default(), &command).await?;
+        return Ok(done);
+    }
     let change = Patch::Merge(suspension(kind, on, by));
     api.patch(name, &PatchParams::default(), &change).await?;
     Ok(done)
 }
 
 fn ended(status: &Value) -> bool {
+    if let Some(phase) = volcano::phase(status) {
+        return volcano::FINAL_PHASES.contains(&phase);
+    }
     let conditions = status["conditions"].as_array();
     let mut all = conditions.into_iter().flatten();
     all.any(|condition| {
@@ -128,8 +149,6 @@ fn ended(status: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use resources::registry;
-
     use super::*;
 
     #[test]
@@ -150,5 +169,7 @@ mod tests {
             |kind: &str, status: &str| json!({"conditions": [{"type": kind, "status": status}]});
         assert!(ended(&with("Complete", "True")) && ended(&with("Failed", "True")));
         assert!(!ended(&with("Running", "True")) && !ended(&json!({})));
+        let volcano = |phase: &str| json!({"state": {"phase": phase}});
+        assert!(ended(&volcano("Terminated")) && !ended(&volcano("Aborted")));
     }
 }

@@ -19,6 +19,7 @@ use resources::record::DecisionKind;
 use resources::registry::{self, Kind};
 use resources::report::PlacementReport;
 use resources::training;
+use resources::volcano;
 use serde::Deserialize;
 
 use self::events::EventLine;
@@ -30,7 +31,7 @@ use super::{PageCaller, PageFrame, message, page as render};
 use crate::board::{CRON_JOBS, GONE, JobDetail, PODS, Replica, Tone, caught_up};
 use crate::failure::{self, Failure};
 use crate::problem::Problem;
-use crate::rest::explain::{api_of, unknown_job_kind};
+use crate::rest::explain::{api_of, unknown_job_kind, volcano_job};
 use crate::rest::history::{self, HistoryLine};
 use crate::state::Portal;
 use crate::timeline::{self, BarKind, Lane, RankTimes};
@@ -125,6 +126,9 @@ impl JobPage {
 
 /// The kinds that have a page: jobs, CronJobs and pods.
 pub(super) fn page_kind(plural: &str) -> Result<&'static Kind, Problem> {
+    if plural == volcano::PLURAL {
+        return volcano_job();
+    }
     let has_page = |kind: &&Kind| match kind.group {
         "batch" => true,
         "" => kind.plural == PODS,

@@ -3,6 +3,7 @@
 
 use jiff::Timestamp;
 use resources::access::Caller;
+use resources::failure::FailureAction;
 use resources::names;
 use resources::report::{PlacementReport, WaitReason, preemptable_words};
 
@@ -11,6 +12,7 @@ use crate::board::{ClusterTotals, JobDetail, Tone};
 use crate::failure::Failure;
 use crate::log_text::LogLine;
 use crate::state::Portal;
+use crate::verdict::record_of;
 
 /// How long a new job's missing pods are no news, in seconds: its controller is creating them.
 const CREATING: i64 = 15;
@@ -88,6 +90,7 @@ impl Verdict {
             tone: job.row.tone,
             sentence: job.sentence.clone(),
             action,
+            details: last_failure(job),
             ..Verdict::blank()
         }
     }
@@ -106,6 +109,23 @@ impl Verdict {
             pod: String::new(),
         }
     }
+}
+
+/// The last failure of a job that went on after it, with its class and what followed.
+fn last_failure(job: &JobDetail) -> Vec<(&'static str, String)> {
+    let record = record_of(&job.object).filter(|_| !job.over);
+    let Some(record) = record else {
+        return Vec::new();
+    };
+    let mut details = vec![
+        ("Last failure", record.sentence()),
+        ("Class", record.class.as_str().to_owned()),
+    ];
+    let action = record
+        .action
+        .map(|action| ("Action", action.as_str().to_owned()));
+    details.extend(action);
+    details
 }
 
 fn failed(job: &JobDetail, failure: Failure) -> Verdict {
@@ -129,6 +149,11 @@ fn failed(job: &JobDetail, failure: Failure) -> Verdict {
         code.map(|code| code.to_string()).unwrap_or_default(),
     );
     add("Attempts", failure.pod.attempts.to_string());
+    if let Some(record) = &failure.pod.record {
+        add("Class", record.class.as_str().to_owned());
+        let action = record.action.map(FailureAction::as_str);
+        add("Action", action.unwrap_or_default().to_owned());
+    }
     Verdict {
         tone: Tone::Bad,
         sentence: failure.sentence,

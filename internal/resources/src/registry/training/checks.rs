@@ -7,6 +7,7 @@ use crate::field::{FieldError, FieldErrorKind, Path};
 use crate::json;
 use crate::numbers::GANG_MEMBERS_MAX;
 use crate::registry::meta::{self, NameRule};
+use crate::registry::on_failure;
 use crate::registry::pod::{check_quantity, check_template, default_template};
 use crate::training::{MPI_JOB, ReplicaType, TrainingKind, XGBOOST_JOB};
 
@@ -17,6 +18,7 @@ const CLEAN_POLICIES: [&str; 3] = ["All", "Running", "None"];
 pub(super) fn validate(kind: &TrainingKind, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     meta::check(new, old, true, NameRule::Dns1035, &mut errors);
+    on_failure::check(new, &mut errors);
     let path = Path::new("spec");
     let spec = json::at(new, &["spec"]);
     let policy = path.child("runPolicy");

@@ -15,6 +15,9 @@ use super::plan::ParsedTrainingJob;
 use super::pods::Surroundings;
 use super::view::Details;
 
+/// The number of the gang's attempt, for jobs with a policy for failures; 0 is the first.
+const ATTEMPT: &str = "MUSTER_ATTEMPT";
+
 /// The variables of one replica, in order.
 pub(crate) fn variables(
     plan: &ParsedTrainingJob<'_>,
@@ -23,10 +26,14 @@ pub(crate) fn variables(
     surroundings: &Surroundings<'_>,
 ) -> Vec<EnvVar> {
     let ports = surroundings.ports;
-    match plan.job.details {
+    let mut variables = match plan.job.details {
         Details::Torch { elastic, processes } => torch::variables(
             plan,
-            torch::Settings { elastic, processes },
+            torch::Settings {
+                elastic,
+                processes,
+                attempt: surroundings.attempt(),
+            },
             role,
             index,
             ports,
@@ -38,7 +45,11 @@ pub(crate) fn variables(
         Details::Paddle => paddle::variables(plan, role, index, ports),
         Details::Jax => jax::variables(plan, role, index, ports),
         Details::Mpi(spec) => mpi::variables(plan, spec, role, surroundings.network),
+    };
+    if surroundings.recovery.is_some() {
+        variables.push(variable(ATTEMPT, surroundings.attempt()));
     }
+    variables
 }
 
 /// Puts the variables before the container's own, so that references such as `$(MASTER_ADDR)` in

@@ -19,6 +19,8 @@ pub(super) struct Settings<'a> {
     pub(super) elastic: Option<&'a ElasticPolicy>,
     /// Processes per replica.
     pub(super) processes: Option<&'a IntOrString>,
+    /// The number of the gang's attempt; 0 is the first.
+    pub(super) attempt: u32,
 }
 
 impl Settings<'_> {
@@ -63,7 +65,7 @@ pub(super) fn variables(
     variables.push(variable("PET_NPROC_PER_NODE", processes));
     match (&plan.elastic, settings.elastic) {
         (Some(elastic), Some(policy)) => {
-            variables.extend(rendezvous(plan, elastic, policy, ports));
+            variables.extend(rendezvous(plan, elastic, policy, settings.attempt, ports));
         }
         _ => variables.push(variable("PET_NNODES", plan.total())),
     }
@@ -75,6 +77,7 @@ fn rendezvous(
     plan: &ParsedTrainingJob<'_>,
     elastic: &Elastic,
     policy: &ElasticPolicy,
+    attempt: u32,
     ports: &Ports,
 ) -> Vec<EnvVar> {
     let host = policy.rdzv_host.clone().filter(|host| !host.is_empty());
@@ -94,7 +97,13 @@ fn rendezvous(
     if let Some(restarts) = policy.max_restarts {
         variables.push(variable("PET_MAX_RESTARTS", restarts));
     }
-    if let Some(id) = &policy.rdzv_id {
+    // An agent of an earlier attempt asks for another rendezvous than the present ones.
+    let id = match (&policy.rdzv_id, attempt) {
+        (id, 0) => id.clone(),
+        (Some(id), attempt) => Some(format!("{id}-{attempt}")),
+        (None, attempt) => Some(format!("{}-{attempt}", plan.name())),
+    };
+    if let Some(id) = id {
         variables.push(variable("PET_RDZV_ID", id));
     }
     if let Some(settings) = policy

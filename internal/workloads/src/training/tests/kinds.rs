@@ -372,3 +372,61 @@ fn a_spec_that_no_kind_can_run_is_refused_with_its_field() {
         "{said}"
     );
 }
+
+#[test]
+fn a_lost_node_is_charged_to_no_job_of_any_kind() {
+    fn check(job: &impl TrainingJob, role: &str) {
+        let mut pods = created(job, &Network::PerPod);
+        for (number, pod) in pods.iter_mut().enumerate() {
+            pod.metadata.uid = Some(format!("u-{number}"));
+            pod.status = Some(PodStatus {
+                phase: Some("Running".to_owned()),
+                ..PodStatus::default()
+            });
+        }
+        let lost = pods
+            .iter_mut()
+            .find(|pod| name(pod).contains(role))
+            .unwrap();
+        let status = lost.status.as_mut().unwrap();
+        (status.phase, status.reason) = (Some("Failed".to_owned()), Some("NodeLost".to_owned()));
+        let uid = lost.metadata.uid.clone();
+        let all: Vec<&Pod> = pods.iter().collect();
+        let outcome = decided(job, &all, &Network::PerPod);
+        let kind = job.view().kind.kind;
+        assert!(
+            outcome.status.completion_time.is_none(),
+            "{kind}: {:?}",
+            outcome.status
+        );
+        let replaced = outcome.actions.iter().any(|action| {
+            matches!(action, Action::DeletePod { uid: deleted, .. } if Some(deleted) == uid.as_ref())
+        });
+        assert!(replaced, "{kind}: {:?}", outcome.actions);
+        let record = outcome.annotations["muster.io/failure"].clone().unwrap();
+        assert!(
+            record.contains(r#""class":"node-lost""#) && record.contains(r#""charged":false"#),
+            "{kind}: {record}"
+        );
+    }
+    let policy = json!({"runPolicy": {"backoffLimit": 0}});
+    let both = json!({"Master": 1, "Worker": 2});
+    check(&tf(&json!({"Chief": 1, "Worker": 2}), &policy), "worker");
+    check(
+        &job::<XGBoostJob>("XGBoostJob", "xgbReplicaSpecs", &both, &policy),
+        "worker",
+    );
+    check(
+        &job::<PaddleJob>("PaddleJob", "paddleReplicaSpecs", &both, &policy),
+        "worker",
+    );
+    check(
+        &job::<JAXJob>("JAXJob", "jaxReplicaSpecs", &json!({"Worker": 2}), &policy),
+        "worker",
+    );
+    let pair = json!({"Launcher": 1, "Worker": 2});
+    check(
+        &job::<resources::kinds::MPIJob>("MPIJob", "mpiReplicaSpecs", &pair, &policy),
+        "worker",
+    );
+}

@@ -83,7 +83,7 @@ fn a_failed_replica_fails_a_job_that_never_restarts() {
     assert!(world.holds(Failed));
     assert_eq!(
         world.message(Failed),
-        "PyTorchJob demo is failed because 1 Worker replica(s) failed: demo-worker-1 exited with code 1."
+        "PyTorchJob demo is failed because 1 Worker replica(s) failed: Rank 2 (demo-worker-1) exited with code 1."
     );
     assert!(!world.holds(Running));
 }

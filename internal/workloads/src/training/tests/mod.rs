@@ -8,5 +8,6 @@ mod kinds;
 mod lifecycle;
 mod mpi;
 mod properties;
+mod recovery;
 mod restarts;
 mod world;

@@ -42,6 +42,8 @@ struct Setup {
     shared: bool,
     slow: bool,
     limit: Option<i32>,
+    /// The annotation `muster.io/on-failure`.
+    on_failure: Option<&'static str>,
 }
 
 fn setup() -> impl Strategy<Value = Setup> {
@@ -53,6 +55,11 @@ fn setup() -> impl Strategy<Value = Setup> {
     ];
     let clean = prop_oneof![Just("None"), Just("Running"), Just("All")];
     let limit = prop_oneof![Just(None), (0..4i32).prop_map(Some)];
+    let on_failure = prop_oneof![
+        2 => Just(None),
+        1 => Just(Some("default=restart-gang")),
+        1 => Just(Some("default=restart-rank,signal=restart-gang+exclude-node,node-lost=restart-gang")),
+    ];
     (
         policy,
         clean,
@@ -61,30 +68,34 @@ fn setup() -> impl Strategy<Value = Setup> {
         any::<bool>(),
         any::<bool>(),
         proptest::option::of(1..900i64),
+        on_failure,
     )
-        .prop_map(|(policy, clean, limit, shape, shared, slow, deadline)| {
-            let mut spec = match shape {
-                0 => master_and_workers(2, policy),
-                1 => json!({"pytorchReplicaSpecs": {"Worker": replica(3, policy)}}),
-                _ => json!({
-                    "elasticPolicy": {"minReplicas": 1, "maxReplicas": 4},
-                    "pytorchReplicaSpecs": {"Worker": replica(2, policy)},
-                }),
-            };
-            spec["runPolicy"] = json!({"cleanPodPolicy": clean});
-            if let Some(limit) = limit {
-                spec["runPolicy"]["backoffLimit"] = json!(limit);
-            }
-            if let Some(deadline) = deadline {
-                spec["runPolicy"]["activeDeadlineSeconds"] = json!(deadline);
-            }
-            Setup {
-                spec,
-                shared,
-                slow,
-                limit,
-            }
-        })
+        .prop_map(
+            |(policy, clean, limit, shape, shared, slow, deadline, on_failure)| {
+                let mut spec = match shape {
+                    0 => master_and_workers(2, policy),
+                    1 => json!({"pytorchReplicaSpecs": {"Worker": replica(3, policy)}}),
+                    _ => json!({
+                        "elasticPolicy": {"minReplicas": 1, "maxReplicas": 4},
+                        "pytorchReplicaSpecs": {"Worker": replica(2, policy)},
+                    }),
+                };
+                spec["runPolicy"] = json!({"cleanPodPolicy": clean});
+                if let Some(limit) = limit {
+                    spec["runPolicy"]["backoffLimit"] = json!(limit);
+                }
+                if let Some(deadline) = deadline {
+                    spec["runPolicy"]["activeDeadlineSeconds"] = json!(deadline);
+                }
+                Setup {
+                    spec,
+                    shared,
+                    slow,
+                    limit,
+                    on_failure,
+                }
+            },
+        )
 }
 
 fn pick(world: &World, at: usize) -> Option<String> {
@@ -168,6 +179,10 @@ proptest! {
             world.network = Network::HostShared { ports: 20_000..=20_003 };
         }
         world.slow_deletion = setup.slow;
+        if let Some(policy) = setup.on_failure {
+            let annotations = world.job.metadata.annotations.get_or_insert_default();
+            annotations.insert("muster.io/on-failure".to_owned(), policy.to_owned());
+        }
         let mut now = 0;
         let mut ended = None;
         let mut seen_failures = std::collections::BTreeSet::new();
@@ -179,7 +194,9 @@ proptest! {
             happen(&mut world, happening, &mut now);
             for pod in world.pods.values() {
                 let status = pod.status.as_ref().unwrap();
-                if status.phase.as_deref() == Some("Failed") && pod.metadata.deletion_timestamp.is_none() {
+                // What the platform did is charged to no job.
+                let own = status.phase.as_deref() == Some("Failed") && status.reason.is_none();
+                if own && pod.metadata.deletion_timestamp.is_none() {
                     seen_failures.insert(pod.metadata.uid.clone());
                 }
             }
@@ -198,13 +215,19 @@ proptest! {
                 prop_assert!(present <= wanted_at_most(&world));
             }
             // Failed pods are replaced only within the backoff limit.
-            if let Some(limit) = setup.limit {
+            if let Some(limit) = setup.limit.filter(|_| setup.on_failure.is_none()) {
                 let failures = seen_failures.len();
                 if failures > usize::try_from(limit).unwrap() && !world.holds(JobConditionType::Succeeded)
                     && !world.holds(JobConditionType::Suspended) {
                     prop_assert!(world.holds(JobConditionType::Failed), "{failures} failures of {limit}");
                 }
             }
+            // No pod of an attempt exists beside one of another.
+            let attempt = |pod: &k8s_openapi::api::core::v1::Pod| {
+                pod.metadata.labels.as_ref().and_then(|labels| labels.get("muster.io/attempt").cloned())
+            };
+            let attempts: std::collections::BTreeSet<_> = world.pods.values().map(attempt).collect();
+            prop_assert!(attempts.len() <= 1, "{attempts:?}");
             // A terminal phase is final, and no pod starts after it.
             if let Some(ended) = &ended {
                 prop_assert_eq!(Some(ended), world.job.status.as_ref());

@@ -27,9 +27,11 @@ fn a_signal_recreates_only_the_failed_replica_at_its_own_index() {
         world.exit("demo-worker-1", code, at(2));
         world.step(at(2));
         assert!(world.holds(Restarting) && !world.holds(Running));
-        assert_eq!(
-            world.message(Restarting),
-            "PyTorchJob demo is restarting because 1 Worker replica(s) failed."
+        let message = world.message(Restarting);
+        let begin = "PyTorchJob demo is restarting because 1 Worker replica(s) failed: Rank 2 (demo-worker-1) ";
+        assert!(
+            message.starts_with(begin) && message.contains(&code.to_string()),
+            "{message}"
         );
         world.settle(at(2));
         assert_ne!(world.pods["demo-worker-1"].metadata.uid, lost);
@@ -49,7 +51,7 @@ fn a_programs_own_exit_code_fails_the_job_at_once() {
         assert!(
             world
                 .message(Failed)
-                .contains(&format!("demo-worker-1 exited with code {code}"))
+                .contains(&format!("Rank 2 (demo-worker-1) exited with code {code}"))
         );
     }
 }
@@ -90,14 +92,30 @@ fn a_lost_nodes_replicas_come_back_under_every_policy_that_restarts() {
         assert!(spares("demo-worker-0"), "may use spare nodes");
         assert!(!spares("demo-worker-1"));
     }
-    let mut world = running("Never", None);
-    world.lose("demo-worker-0");
-    world.settle(at(2));
-    assert!(
-        world
-            .message(Failed)
-            .contains("demo-worker-0 failed: NodeLost")
-    );
+}
+
+#[test]
+fn what_the_platform_ended_is_replaced_under_every_policy_and_charged_to_no_budget() {
+    for policy in ["Always", "OnFailure", "ExitCode", "Never"] {
+        let mut world = running(policy, Some(0));
+        for round in 0..3_i64 {
+            let now = at(1000 * (round + 1));
+            let before = world.pods["demo-worker-0"].metadata.uid.clone();
+            world.lose("demo-worker-0");
+            world.settle(now);
+            world.settle(at(1000 * (round + 1) + 400));
+            assert!(!world.holds(Failed), "{policy}, round {round}");
+            assert_ne!(world.pods["demo-worker-0"].metadata.uid, before, "{policy}");
+            let record = &world.job.metadata.annotations.as_ref().unwrap()["muster.io/failure"];
+            assert!(record.contains(r#""class":"node-lost""#), "{record}");
+            assert!(record.contains(r#""charged":false"#), "{record}");
+        }
+        // The program's own failure is charged as ever.
+        world.run_all();
+        world.exit("demo-worker-0", 137, at(9000));
+        world.settle(at(9000));
+        assert!(world.holds(Failed), "{policy}");
+    }
 }
 
 #[test]

@@ -1,0 +1,718 @@
+//! Why a pod failed: the class of its failure and the evidence for it, read from its status, and the first failure of a
+//! job. The only place that decides a class; every kind of job, on either engine, uses it. The words of the sentence
+//! are those of `resources::failure`.
+//!
+//! Method: what ended the pod from outside comes first (a lost node, an eviction), then why a container did not start,
+//! then how its program ended, and last what its log says (the termination message holds the log's end where its
+//! policy is `FallbackToLogsOnError`, which job controllers set). Example: exit code 1 with a traceback in the message
+//! is `python-error`; exit code 137 with the reason OOMKilled is `out-of-memory`.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Container, ContainerStateTerminated, Pod, PodCondition, PodSpec};
+use resources::failure::{FailureClass, FailureRecord, LogEvidence, of_log};
+use resources::names;
+
+use crate::pod_facts::{self, PodPhase};
+
+/// The longest text that a pod's status adds to the evidence, in characters.
+const STATUS_TEXT_MAX: usize = 300;
+/// Later failures of pods that existed when the first one failed belong to the same incident for this long.
+const INCIDENT: SignedDuration = SignedDuration::from_secs(60);
+/// The code of a program that a signal ended is this and the signal's number.
+const SIGNAL_BASE: i32 = 128;
+/// The signals that end programs, by number. Source: signal(7), x86 and ARM.
+const SIGNALS: [(i32, &str); 12] = [
+    (1, "SIGHUP"),
+    (2, "SIGINT"),
+    (3, "SIGQUIT"),
+    (4, "SIGILL"),
+    (6, "SIGABRT"),
+    (7, "SIGBUS"),
+    (8, "SIGFPE"),
+    (9, "SIGKILL"),
+    (11, "SIGSEGV"),
+    (13, "SIGPIPE"),
+    (14, "SIGALRM"),
+    (15, "SIGTERM"),
+];
+/// Why a container waits, if its image is the reason.
+const IMAGE_REASONS: [&str; 5] = [
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "ImageInspectError",
+];
+/// Why a container waits, if a volume, a Secret or a ConfigMap is the reason.
+const VOLUME_REASONS: [&str; 2] = ["CreateContainerConfigError", "FailedMount"];
+/// The reasons of the scheduler's evictions that give a pod's place to other work.
+const PREEMPTIONS: [&str; 4] = [
+    "Preempted",
+    "Reclaimed",
+    "ReclaimedWhileBorrowing",
+    "FairShare",
+];
+/// The scheduler's reason for a pod whose GPU failed.
+const FAILED_DEVICE: &str = "FailedDevice";
+/// The reason of a condition that the scheduler sets on a pod that it evicts.
+const BY_SCHEDULER: &str = "PreemptionByScheduler";
+
+/// How a pod failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Story {
+    pub(crate) class: FailureClass,
+    /// The predicate of a sentence about the pod: `exited with code 1`.
+    pub(crate) what: String,
+    pub(crate) evidence: String,
+    pub(crate) exit_code: Option<i32>,
+    /// The program cannot be loaded.
+    pub(crate) unloadable: bool,
+}
+
+impl Story {
+    fn new(class: FailureClass, what: impl Into<String>, evidence: &str) -> Story {
+        Story {
+            class,
+            what: what.into(),
+            evidence: pod_facts::clause(evidence, STATUS_TEXT_MAX),
+            ..Story::default()
+        }
+    }
+
+    /// The story as a part of a sentence, after the pod's name.
+    pub(crate) fn predicate(&self) -> String {
+        match self.evidence.as_str() {
+            "" => self.what.clone(),
+            evidence => format!("{}: {evidence}", self.what),
+        }
+    }
+}
+
+/// The pod's failure as a message.
+pub(crate) fn failure_story(pod: &Pod, main: &str) -> String {
+    format!("{} {}", pod_facts::name(pod), story(pod, main).predicate())
+}
+
+/// A pod of a job with what the job knows about it.
+#[derive(Clone, Copy)]
+pub(crate) struct Member<'p> {
+    pub(crate) pod: &'p Pod,
+    pub(crate) rank: Option<u32>,
+    /// The container whose end explains the pod's.
+    pub(crate) main: &'p str,
+    /// How often a program of this rank failed.
+    pub(crate) attempts: u32,
+    /// The attempt of the gang that the pod is part of; 0 is the first.
+    pub(crate) attempt: u32,
+}
+
+/// The condition by which the platform says that it ends a pod.
+pub(crate) fn disruption(pod: &Pod) -> Option<&PodCondition> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let mut all = conditions.iter();
+    all.find(|one| one.type_ == "DisruptionTarget" && one.status == "True")
+}
+
+/// Whether the platform, and not the pod's program, ended the pod or ends it: its node was lost or could not start it,
+/// or it was evicted. A pod that its node evicted because the pod exceeded its own limit has no such condition.
+pub(crate) fn is_of_platform(pod: &Pod) -> bool {
+    if pod_facts::is_leaving(pod) {
+        return disruption(pod).is_some();
+    }
+    if PodPhase::of(pod) != PodPhase::Failed {
+        return false;
+    }
+    let reason = pod_facts::reason(pod);
+    disruption(pod).is_some()
+        || matches!(
+            reason,
+            Some(names::NODE_LOST | names::NODE_UNFIT | "Preempted" | "Preempting")
+        )
+}
+
+/// Whether the pod shows a failure: it failed by itself or by the platform, is being evicted, was restarted in place,
+/// or waits for an image or a volume.
+pub(crate) fn shows_failure(pod: &Pod, main: &str) -> bool {
+    if pod_facts::is_leaving(pod) {
+        return disruption(pod).is_some();
+    }
+    match PodPhase::of(pod) {
+        PodPhase::Failed => true,
+        PodPhase::Succeeded => false,
+        PodPhase::Pending | PodPhase::Running => {
+            pod_facts::failed_end(pod, main).is_some() || waiting(pod).is_some()
+        }
+    }
+}
+
+/// How the pod failed. `main` names the container that explains the pod.
+pub(crate) fn story(pod: &Pod, main: &str) -> Story {
+    let evicted = pod_facts::reason(pod) == Some(names::EVICTED);
+    if is_of_platform(pod) || evicted && PodPhase::of(pod) == PodPhase::Failed {
+        return by_platform(pod);
+    }
+    if let Some(end) = pod_facts::failed_end(pod, main) {
+        return by_program(pod, main, end);
+    }
+    if let Some(story) = waiting(pod) {
+        return story;
+    }
+    let message = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.message.as_deref());
+    match pod_facts::reason(pod) {
+        Some(reason) => Story::new(
+            FailureClass::ExitCode,
+            format!("failed: {reason}"),
+            message.unwrap_or_default(),
+        ),
+        None => Story::new(
+            FailureClass::ExitCode,
+            "failed",
+            message.unwrap_or_default(),
+        ),
+    }
+}
+
+fn by_platform(pod: &Pod) -> Story {
+    let node = match pod_facts::node(pod) {
+        "" => "its node".to_owned(),
+        node => format!("node {node}"),
+    };
+    let message = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.message.as_deref());
+    let message = message.unwrap_or_default();
+    match pod_facts::reason(pod) {
+        Some(names::NODE_LOST) => {
+            return Story::new(
+                FailureClass::NodeLost,
+                format!("was lost with {node}"),
+                message,
+            );
+        }
+        Some(names::NODE_UNFIT) => {
+            let what = format!("could not be started by {node}");
+            return Story::new(FailureClass::NodeUnfit, what, message);
+        }
+        Some(names::EVICTED) => {
+            return Story::new(
+                FailureClass::Evicted,
+                format!("was evicted by {node}"),
+                message,
+            );
+        }
+        _ => {}
+    }
+    let Some(disruption) = disruption(pod) else {
+        return Story::new(FailureClass::Preempted, "was preempted", message);
+    };
+    let said = disruption.message.as_deref().unwrap_or_default();
+    if disruption.reason.as_deref() != Some(BY_SCHEDULER) {
+        return Story::new(FailureClass::Evicted, "was evicted", said);
+    }
+    let (why, rest) = said.split_once(": ").unwrap_or((said, ""));
+    let rest = pod_facts::clause(rest, STATUS_TEXT_MAX);
+    let class = if PREEMPTIONS.contains(&why) {
+        FailureClass::Preempted
+    } else if why == FAILED_DEVICE {
+        return Story::new(FailureClass::GpuError, rest, "");
+    } else {
+        FailureClass::Evicted
+    };
+    // The scheduler words most of its reasons as what was done.
+    let done = ["preempted ", "reclaimed ", "moved ", "evicted "];
+    if done.iter().any(|word| rest.starts_with(word)) {
+        return Story::new(class, format!("was {rest}"), "");
+    }
+    Story::new(class, "was evicted", &rest)
+}
+
+/// How the program ended, or why it did not start.
+fn by_program(pod: &Pod, main: &str, end: &ContainerStateTerminated) -> Story {
+    let reason = end.reason.as_deref().unwrap_or_default();
+    let message = end.message.as_deref().unwrap_or_default();
+    let code = end.exit_code;
+    if reason == "StartError" || reason == "ContainerCannotRun" {
+        if !message.trim().is_empty() {
+            // The exit code of a container that did not start stands for no program's end.
+            return Story::new(FailureClass::StartError, "did not start", message);
+        }
+        let what = format!("exited with code {code} ({reason})");
+        return Story::new(FailureClass::StartError, what, "");
+    }
+    let said = of_log(message);
+    if reason == "OOMKilled" {
+        return Story {
+            class: FailureClass::OutOfMemory,
+            what: format!("ran out of memory (exit code {code}, OOMKilled)"),
+            evidence: memory_limit(pod, main),
+            exit_code: Some(code),
+            unloadable: false,
+        };
+    }
+    let (class, what) = ended(code, reason);
+    let LogEvidence {
+        class: of_log,
+        text,
+        unloadable,
+    } = said.unwrap_or(LogEvidence {
+        class: None,
+        text: String::new(),
+        unloadable: false,
+    });
+    Story {
+        class: of_log.unwrap_or(class),
+        what,
+        evidence: text,
+        exit_code: Some(code),
+        unloadable,
+    }
+}
+
+fn ended(code: i32, reason: &str) -> (FailureClass, String) {
+    let signal = SIGNALS
+        .iter()
+        .find(|(number, _)| SIGNAL_BASE + number == code);
+    if let Some((_, name)) = signal {
+        let what = format!("was killed by {name} (exit code {code})");
+        return (FailureClass::Signal, what);
+    }
+    let what = match reason {
+        "" | "Error" => format!("exited with code {code}"),
+        reason => format!("exited with code {code} ({reason})"),
+    };
+    (FailureClass::ExitCode, what)
+}
+
+/// The limit that the container exceeded, if it has one.
+fn memory_limit(pod: &Pod, main: &str) -> String {
+    let containers = pod
+        .spec
+        .as_ref()
+        .map_or(&[][..], |spec: &PodSpec| &spec.containers);
+    let limit = |container: &Container| {
+        let limits = container.resources.as_ref()?.limits.as_ref()?;
+        limits.get("memory").map(|limit| limit.0.clone())
+    };
+    let named = containers.iter().find(|container| container.name == main);
+    let container = named.or_else(|| containers.first());
+    container
+        .and_then(limit)
+        .map(|limit| format!("its memory limit is {limit}"))
+        .unwrap_or_default()
+}
+
+/// Why a container that has a node waits, if it is an image or a volume.
+fn waiting(pod: &Pod) -> Option<Story> {
+    let mut states = pod_facts::waiting_containers(pod);
+    states.find_map(|(reason, message)| {
+        let (class, what) = if IMAGE_REASONS.contains(&reason) {
+            (FailureClass::ImageError, format!("has no image ({reason})"))
+        } else if VOLUME_REASONS.contains(&reason) {
+            (
+                FailureClass::VolumeError,
+                format!("cannot be started ({reason})"),
+            )
+        } else {
+            return None;
+        };
+        Some(Story::new(class, what, message))
+    })
+}
+
+/// Lets the status of a container that fails show the end of its log, unless the user chose otherwise: the class of the
+/// failure is read from it.
+pub(crate) fn report_log_end(containers: &mut [Container]) {
+    for container in containers {
+        container
+            .termination_message_policy
+            .get_or_insert_with(|| "FallbackToLogsOnError".to_owned());
+    }
+}
+
+/// The record of one member's failure.
+pub(crate) fn record(member: &Member<'_>) -> FailureRecord {
+    let pod = member.pod;
+    let story = story(pod, member.main);
+    FailureRecord {
+        class: story.class,
+        pod: pod_facts::name(pod).to_owned(),
+        uid: pod_facts::uid(pod).to_owned(),
+        rank: member.rank,
+        node: pod_facts::node(pod).to_owned(),
+        exit_code: story.exit_code,
+        what: story.what,
+        evidence: story.evidence,
+        attempts: match is_of_platform(pod) || story.class.is_retried_by_node() {
+            true => 1,
+            false => member.attempts,
+        },
+        charged: !is_of_platform(pod),
+        attempt: member.attempt,
+        action: None,
+        at: failed_at(pod, member.main),
+    }
+}
+
+/// When the pod failed, or began to be evicted.
+pub(crate) fn failed_at(pod: &Pod, main: &str) -> Option<Timestamp> {
+    if pod_facts::is_leaving(pod) {
+        let said = disruption(pod).and_then(|one| one.last_transition_time.as_ref());
+        return said.map(|time| time.0);
+    }
+    if PodPhase::of(pod).is_finished() {
+        return pod_facts::finished_at(pod);
+    }
+    let end = pod_facts::failed_end(pod, main);
+    end.and_then(|end| end.finished_at.as_ref())
+        .map(|time| time.0)
+}
+
+/// The order of causes: pods that failed or are evicted before ones that were restarted in place or wait; then by
+/// time. Of pods that ended in the same second, one that its program ended (codes below 128) comes before one that a
+/// signal ended, and both come before one that only lost its connection: it often ends because of another.
+pub(crate) fn order(member: &Member<'_>) -> (bool, Option<Timestamp>, u8) {
+    let pod = member.pod;
+    let over = PodPhase::of(pod) == PodPhase::Failed || pod_facts::is_leaving(pod);
+    let story = story(pod, member.main);
+    let consequence = match story.class {
+        FailureClass::NetworkError => 2,
+        _ if story.exit_code.is_some_and(|code| code >= SIGNAL_BASE) => 1,
+        _ => 0,
+    };
+    (!over, failed_at(pod, member.main), consequence)
+}
+
+/// The member that failed first: the others often fail because of it.
+pub(crate) fn first<'p>(members: impl Iterator<Item = Member<'p>>) -> Option<Member<'p>> {
+    let failed = members.filter(|member| shows_failure(member.pod, member.main));
+    failed.min_by_key(order)
+}
+
+/// The job's record after a look at its pods: that of the first failure, kept for the later failures of the same
+/// incident and after its pod is gone.
+pub(crate) fn observe<'p>(
+    known: Option<FailureRecord>,
+    members: impl Iterator<Item = Member<'p>>,
+) -> Option<FailureRecord> {
+    let Some(first) = first(members) else {
+        return known;
+    };
+    let mut found = record(&first);
+    let Some(known) = known else {
+        return Some(found);
+    };
+    if known.uid == found.uid {
+        // The same end is told again, perhaps in other words; what followed stays.
+        if known.at == found.at && known.class == found.class {
+            return Some(known);
+        }
+        found.action = known.action;
+        return Some(found);
+    }
+    let created = first.pod.metadata.creation_timestamp.as_ref();
+    // Times have whole seconds: a pod that replaced the failed one may have been created in the second of its end.
+    let beside = known.pod != found.pod && known.attempt == found.attempt;
+    let same_incident = match (known.at, found.at, created) {
+        (Some(known), Some(found), Some(created)) if beside => {
+            created.0 <= known && found >= known && found.duration_since(known) <= INCIDENT
+        }
+        _ => false,
+    };
+    Some(if same_incident { known } else { found })
+}
+
+/// The record of the member that failed last, for jobs whose pods are independent of each other.
+pub(crate) fn observe_last<'p>(
+    known: Option<FailureRecord>,
+    members: impl Iterator<Item = Member<'p>>,
+) -> Option<FailureRecord> {
+    let failed = members.filter(|member| shows_failure(member.pod, member.main));
+    let key = |member: &Member<'_>| {
+        let over = PodPhase::of(member.pod) == PodPhase::Failed;
+        (over, failed_at(member.pod, member.main))
+    };
+    let Some(found) = failed.max_by_key(key).map(|last| record(&last)) else {
+        return known;
+    };
+    match known {
+        Some(known) if known.uid == found.uid && known.at == found.at => Some(known),
+        Some(known) if known.at > found.at => Some(known),
+        _ => Some(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(status: Value) -> Pod {
+        let pod = json!({"metadata": {"name": "p", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"nodeName": "n1", "containers": [
+                {"name": "main", "resources": {"limits": {"memory": "64Mi"}}}]}, "status": status});
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn ended_with(terminated: Value) -> Pod {
+        pod(
+            json!({"phase": "Failed", "containerStatuses": [{"name": "main", "image": "", "imageID": "",
+            "ready": false, "restartCount": 0, "state": {"terminated": terminated}}]}),
+        )
+    }
+
+    fn disrupted(reason: &str, message: &str) -> Pod {
+        let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message,
+            "lastTransitionTime": "2026-01-01T00:00:05Z"});
+        let mut pod = pod(json!({"phase": "Running", "conditions": [condition]}));
+        pod.metadata.deletion_timestamp = pod.metadata.creation_timestamp.clone();
+        pod
+    }
+
+    #[test]
+    fn each_end_has_its_class_and_evidence() {
+        let lost = json!({"phase": "Failed", "reason": "NodeLost", "message": "The node has not reported for 40 s."});
+        let unfit = json!({"phase": "Failed", "reason": "NodeUnfit", "message": "no cgroup"});
+        let evicted =
+            json!({"phase": "Failed", "reason": "Evicted", "message": "The disk is full. "});
+        let waits = |reason: &str| {
+            pod(
+                json!({"phase": "Pending", "containerStatuses": [{"name": "main", "image": "", "imageID": "",
+                "ready": false, "restartCount": 0, "state": {"waiting": {"reason": reason, "message": "no such thing."}}}]}),
+            )
+        };
+        let trace = "  File \"t.py\", line 1, in f\nValueError: no data\n\n";
+        let table = [
+            (
+                ended_with(json!({"exitCode": 3, "reason": "Error"})),
+                "exit-code",
+                "exited with code 3",
+            ),
+            (
+                ended_with(json!({"exitCode": 3, "reason": "Error", "message": "x\nno shard\n"})),
+                "exit-code",
+                "exited with code 3: no shard",
+            ),
+            (
+                ended_with(json!({"exitCode": 1, "reason": "Error", "message": trace})),
+                "python-error",
+                "exited with code 1: ValueError: no data (t.py line 1, in f)",
+            ),
+            (
+                ended_with(json!({"exitCode": 1, "message": "NCCL WARN socket closed"})),
+                "network-error",
+                "exited with code 1: NCCL WARN socket closed",
+            ),
+            (
+                ended_with(
+                    json!({"exitCode": 1, "message": "CUDA error: uncorrectable ECC error encountered"}),
+                ),
+                "gpu-error",
+                "exited with code 1: CUDA error: uncorrectable ECC error encountered",
+            ),
+            (
+                ended_with(json!({"exitCode": 137, "reason": "Error"})),
+                "signal",
+                "was killed by SIGKILL (exit code 137)",
+            ),
+            (
+                ended_with(json!({"exitCode": 139})),
+                "signal",
+                "was killed by SIGSEGV (exit code 139)",
+            ),
+            (
+                ended_with(json!({"exitCode": 255})),
+                "exit-code",
+                "exited with code 255",
+            ),
+            (
+                ended_with(json!({"exitCode": 137, "reason": "OOMKilled"})),
+                "out-of-memory",
+                "ran out of memory (exit code 137, OOMKilled): its memory limit is 64Mi",
+            ),
+            (
+                ended_with(
+                    json!({"exitCode": 128, "reason": "StartError", "message": "exec: \"pyhton3\": not found on this node.\nmore"}),
+                ),
+                "start-error",
+                "did not start: exec: \"pyhton3\": not found on this node",
+            ),
+            (
+                ended_with(json!({"exitCode": 128, "reason": "StartError"})),
+                "start-error",
+                "exited with code 128 (StartError)",
+            ),
+            (
+                pod(lost),
+                "node-lost",
+                "was lost with node n1: The node has not reported for 40 s",
+            ),
+            (
+                pod(unfit),
+                "node-unfit",
+                "could not be started by node n1: no cgroup",
+            ),
+            (
+                pod(evicted),
+                "evicted",
+                "was evicted by node n1: The disk is full",
+            ),
+            (
+                disrupted("PreemptionByScheduler", "Reclaimed: reclaimed for ns/h"),
+                "preempted",
+                "was reclaimed for ns/h",
+            ),
+            (
+                disrupted(
+                    "PreemptionByScheduler",
+                    "FailedDevice: uses a GPU that failed",
+                ),
+                "gpu-error",
+                "uses a GPU that failed",
+            ),
+            (
+                disrupted("PreemptionByScheduler", "StaleGang: its gang is too small"),
+                "evicted",
+                "was evicted: its gang is too small",
+            ),
+            (
+                disrupted("EvictionByEvictionAPI", "Eviction API: evicting"),
+                "evicted",
+                "was evicted: Eviction API: evicting",
+            ),
+            (
+                waits("ErrImagePull"),
+                "image-error",
+                "has no image (ErrImagePull): no such thing",
+            ),
+            (
+                waits("CreateContainerConfigError"),
+                "volume-error",
+                "cannot be started (CreateContainerConfigError): no such thing",
+            ),
+            (pod(json!({"phase": "Failed"})), "exit-code", "failed"),
+        ];
+        for (pod, class, words) in table {
+            assert!(shows_failure(&pod, ""), "{words}");
+            let story = story(&pod, "");
+            assert_eq!(
+                (story.class.as_str(), story.predicate().as_str()),
+                (class, words)
+            );
+            let disrupted = [
+                "was lost",
+                "could not be",
+                "was reclaimed",
+                "was evicted: ",
+                "uses a GPU",
+            ];
+            let of_platform = disrupted.iter().any(|begin| words.starts_with(begin));
+            assert_eq!(is_of_platform(&pod), of_platform, "{words}");
+        }
+        assert!(!shows_failure(&waits("ContainerCreating"), ""));
+        assert!(!shows_failure(&pod(json!({"phase": "Succeeded"})), ""));
+        let message = json!({"exitCode": 1, "message": "x".repeat(5000)});
+        assert!(story(&ended_with(message), "").predicate().len() < 2 * STATUS_TEXT_MAX);
+        let long = json!({"phase": "Failed", "reason": "Evicted", "message": "x".repeat(5000)});
+        assert!(story(&pod(long), "").predicate().len() < 2 * STATUS_TEXT_MAX);
+    }
+
+    fn failed(name: &str, code: i32, second: u32, message: &str) -> Pod {
+        let finished = format!("2026-01-01T00:00:{second:02}Z");
+        let mut pod =
+            ended_with(json!({"exitCode": code, "finishedAt": finished, "message": message}));
+        pod.metadata.name = Some(name.to_owned());
+        pod.metadata.uid = Some(name.to_owned());
+        pod
+    }
+
+    fn members(pods: &[Pod]) -> impl Iterator<Item = Member<'_>> {
+        pods.iter().map(|pod| Member {
+            pod,
+            rank: None,
+            main: "",
+            attempts: 1,
+            attempt: 0,
+        })
+    }
+
+    #[test]
+    fn the_first_failure_is_the_earliest_and_of_a_second_the_cause() {
+        let gang = [
+            failed("late", 1, 9, ""),
+            failed("peer", 1, 5, "gloo/transport: Connection closed by peer"),
+            failed("killed", 137, 5, ""),
+            failed("cause", 3, 5, ""),
+        ];
+        let name =
+            |pods: &[Pod]| first(members(pods)).map(|found| pod_facts::name(found.pod).to_owned());
+        assert_eq!(name(&gang).unwrap(), "cause");
+        assert_eq!(name(&gang[..3]).unwrap(), "killed");
+        assert_eq!(name(&gang[..2]).unwrap(), "peer");
+        assert_eq!(name(&[pod(json!({"phase": "Running"}))]), None);
+    }
+
+    #[test]
+    fn a_record_stands_for_its_incident_and_outlives_its_pod() {
+        let cause = [failed("cause", 3, 5, "")];
+        let known = observe(None, members(&cause)).unwrap();
+        assert_eq!(known.pod, "cause");
+        let with_action = FailureRecord {
+            action: Some(resources::failure::FailureAction::RestartGang),
+            ..known
+        };
+        let again = observe(Some(with_action.clone()), members(&cause)).unwrap();
+        assert_eq!(again, with_action, "the same end keeps what followed");
+        assert_eq!(
+            observe(Some(again.clone()), members(&[])),
+            Some(again.clone())
+        );
+        let follows = [failed("follows", 1, 20, "")];
+        assert_eq!(
+            observe(Some(again.clone()), members(&follows)).unwrap().pod,
+            "cause"
+        );
+        let earlier = [failed("earlier", 1, 2, "")];
+        assert_eq!(
+            observe(Some(again.clone()), members(&earlier)).unwrap().pod,
+            "earlier"
+        );
+        // A pod that was created after the failure failed anew.
+        let mut anew = failed("anew", 1, 20, "");
+        anew.metadata.creation_timestamp =
+            serde_json::from_value(json!("2026-01-01T00:00:08Z")).unwrap();
+        assert_eq!(
+            observe(Some(again.clone()), members(&[anew])).unwrap().pod,
+            "anew"
+        );
+        // So did the one that replaced it, and one of the next attempt, though in the same second.
+        let mut replaced = failed("cause", 3, 6, "");
+        replaced.metadata.uid = Some("other".to_owned());
+        let record = observe(Some(again.clone()), members(&[replaced])).unwrap();
+        assert_eq!((record.uid.as_str(), record.action), ("other", None));
+        let next = failed("next", 3, 6, "");
+        let next = Member {
+            pod: &next,
+            rank: None,
+            main: "",
+            attempts: 1,
+            attempt: 1,
+        };
+        let record = observe(Some(again.clone()), std::iter::once(next)).unwrap();
+        assert_eq!(record.pod, "next");
+        // Better words for the same end change no action.
+        let known = FailureRecord {
+            class: FailureClass::Evicted,
+            ..again.clone()
+        };
+        let told = observe(Some(known), members(&cause)).unwrap();
+        assert_eq!(
+            (told.class, told.action),
+            (FailureClass::ExitCode, again.action)
+        );
+    }
+}
