@@ -91,7 +91,7 @@ impl ServerConnection {
 pub fn job_kinds() -> Vec<&'static Kind> {
     let training = training::ALL.iter().map(|kind| kind.plural);
     training
-        .chain(["jobs"])
+        .chain(["jobs", "rayjobs"])
         .filter_map(|word| kind(word).ok())
         .collect()
 }

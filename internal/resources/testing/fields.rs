@@ -308,6 +308,9 @@ pub fn plain(kind: &Kind) -> Value {
         ("batch.volcano.sh", _) => {
             json!({"spec": {"tasks": [{"name": "t", "template": template}]}})
         }
+        ("ray.io", "RayJob") => json!({"spec": {
+            "entrypoint": "true", "rayClusterSpec": {"headGroupSpec": {"template": template}},
+        }}),
         ("ray.io", _) => json!({"spec": {
             "headGroupSpec": {"template": template},
             "workerGroupSpecs": [{"groupName": "g", "replicas": 1, "template": template}],

@@ -38,7 +38,7 @@ const ADMIN: Least = Least::Role(UserRole::Admin);
 /// (`plural.group/subresource`).
 type Row = (&'static str, Least, Least, Least);
 
-const ROWS: [Row; 87] = [
+const ROWS: [Row; 89] = [
     ("bindings", ADMIN, ADMIN, ADMIN),
     ("configmaps", VIEWER, MEMBER, MEMBER),
     ("endpoints", VIEWER, LEAD, LEAD),
@@ -151,6 +151,8 @@ const ROWS: [Row; 87] = [
     ("poddisruptionbudgets.policy/status", VIEWER, ADMIN, ADMIN),
     ("rayclusters.ray.io", VIEWER, MEMBER, MEMBER),
     ("rayclusters.ray.io/status", VIEWER, ADMIN, ADMIN),
+    ("rayjobs.ray.io", VIEWER, MEMBER, MEMBER),
+    ("rayjobs.ray.io/status", VIEWER, ADMIN, ADMIN),
     (
         "clusterrolebindings.rbac.authorization.k8s.io",
         ADMIN,

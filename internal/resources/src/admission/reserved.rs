@@ -90,9 +90,11 @@ const OF_TRAINING_JOBS: &[ReservedKeyRule] = &[
     annotation(names::RESTARTS, AllowedWriter::System),
     annotation(names::RENDEZVOUS_PORT, AllowedWriter::System),
 ];
-/// The record of the RayCluster controller on its clusters.
-const OF_RAY_CLUSTERS: &[ReservedKeyRule] =
-    &[annotation(names::RENDEZVOUS_PORT, AllowedWriter::System)];
+/// The records of the RayCluster controller on its clusters.
+const OF_RAY_CLUSTERS: &[ReservedKeyRule] = &[
+    annotation(names::RENDEZVOUS_PORT, AllowedWriter::System),
+    annotation(names::RAY_REPLICAS, AllowedWriter::System),
+];
 /// Records of the Job controller on its jobs.
 const OF_JOBS: &[ReservedKeyRule] = &[annotation(names::ATTEMPTS, AllowedWriter::System)];
 /// Facts about a node that the scheduler relies on.

@@ -34,7 +34,7 @@ const RESERVED: [(&str, &str); 4] = [
     ("coordination.k8s.io", "leases"),
 ];
 /// The kinds that a member creates and changes.
-const MEMBERS_OWN: [(&str, &str); 24] = [
+const MEMBERS_OWN: [(&str, &str); 25] = [
     ("", "pods"),
     ("", "configmaps"),
     ("", "secrets"),
@@ -57,6 +57,7 @@ const MEMBERS_OWN: [(&str, &str); 24] = [
     ("kubeflow.org", "tfjobs"),
     ("kubeflow.org", "xgboostjobs"),
     ("ray.io", "rayclusters"),
+    ("ray.io", "rayjobs"),
     ("scheduling.volcano.sh", "podgroups"),
     ("serving.knative.dev", "services"),
 ];

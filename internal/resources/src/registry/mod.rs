@@ -32,6 +32,7 @@ mod podgroup;
 mod priorityclass;
 mod queue;
 mod raycluster;
+mod rayjob;
 mod rbac;
 mod resourcequota;
 mod runtimeclass;
@@ -112,7 +113,7 @@ pub struct ScalePaths {
 pub type SelectableField = (&'static str, fn(&Value) -> String);
 
 /// Every kind, in the order of discovery.
-static ALL: [Kind; 41] = [
+static ALL: [Kind; 42] = [
     configmap::KIND,
     endpoints::KIND,
     event::KIND,
@@ -152,6 +153,7 @@ static ALL: [Kind; 41] = [
     queue::KIND,
     volcanojob::KIND,
     raycluster::KIND,
+    rayjob::KIND,
     scaledobject::KIND,
     knativeservice::KIND,
 ];
