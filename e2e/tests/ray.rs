@@ -1,6 +1,8 @@
-//! Ray itself in RayClusters: nodes that join, a task, two clusters on one machine, a lost head, a suspension.
+//! Ray itself in RayClusters and RayJobs: nodes that join, a task, two clusters on one machine, a lost head, a
+//! suspension; programs that are submitted once; and Ray's own autoscaler under a queue's limit.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use e2e::{Platform, eventually};
@@ -117,4 +119,170 @@ fn ray_clusters_run_tasks_side_by_side_on_one_machine() {
     assert_eq!(workers(), "");
     suspend(false);
     await_state(&platform, "one", "ready");
+}
+
+/// A pod of host processes that finds Ray, with these requests.
+fn pod_template(cpu: &str) -> Value {
+    let path = format!("{}:/usr/bin:/bin", e2e::part("ray/bin").display());
+    json!({"spec": {"containers": [{
+        "name": "ray", "command": ["true"], "workingDir": "/tmp",
+        "env": [{"name": "PATH", "value": path}], "resources": {"requests": {"cpu": cpu}},
+    }]}})
+}
+
+/// A job on a cluster of a head alone.
+fn ray_job(name: &str, entrypoint: &str) -> String {
+    let parameters = json!({"num-cpus": 1, "object-store-memory": "100000000"});
+    let head = json!({"rayStartParams": parameters, "template": pod_template("100m")});
+    json!({
+        "apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": name},
+        "spec": {"entrypoint": entrypoint, "shutdownAfterJobFinishes": true,
+            "runtimeEnvYAML": "env_vars:\n  COLOUR: blue\n",
+            "rayClusterSpec": {"headGroupSpec": head}},
+    })
+    .to_string()
+}
+
+#[test]
+fn a_ray_jobs_program_runs_once_although_the_server_and_the_submitter_die() {
+    let mut platform = Platform::up(&[]);
+    let go = platform.shared("rayjob").join("go");
+    // The head's pod has a /tmp of its own.
+    let program = format!(
+        "echo started >> /tmp/starts; until [ -e {} ]; do sleep 0.2; done; cat /tmp/starts; echo the colour is $COLOUR",
+        go.display()
+    );
+    platform.apply(&ray_job("good", &program));
+    eventually("the program runs", RAY_STARTS, || {
+        let job = platform.get("rayjobs", "good");
+        let cluster = job["status"]["rayClusterName"].as_str()?.to_owned();
+        let head = format!("{cluster}-head");
+        let begun = ["exec", &head, "-c", "ray", "--", "cat", "/tmp/starts"];
+        let runs = job["status"]["jobStatus"] == "RUNNING";
+        (runs && platform.kubectl(&begun).out.contains("started")).then_some(())
+    });
+    let submitter = || {
+        let label = [
+            "get",
+            "pods",
+            "-l",
+            "batch.kubernetes.io/job-name=good",
+            "-o",
+            "json",
+        ];
+        let pods: Value = serde_json::from_str(&platform.kubectl(&label).ok()).unwrap();
+        let pods = pods["items"].as_array().unwrap().clone();
+        pods.into_iter()
+            .find(|pod| pod["status"]["phase"] == "Running")
+    };
+    let first = submitter().expect("a submitter");
+    let pod = first["metadata"]["name"].as_str().unwrap();
+    platform
+        .kubectl(&["delete", "pod", pod, "--wait=false"])
+        .ok();
+    eventually("another submitter runs", RAY_STARTS, || {
+        submitter().filter(|pod| pod["metadata"]["uid"] != first["metadata"]["uid"])
+    });
+    platform.kill();
+    platform.restart();
+    std::fs::write(&go, "").unwrap();
+    let seconds = RAY_STARTS.as_secs().to_string();
+    let wait = ["wait", "rayjob/good", "--timeout", &seconds];
+    platform.cli(&wait).ok();
+    let job = platform.get("rayjobs", "good");
+    let status = &job["status"];
+    assert_eq!(status["jobStatus"], "SUCCEEDED", "{status}");
+    assert_eq!(status["jobDeploymentStatus"], "Complete", "{status}");
+    let log = platform.cli(&["logs", "rayjob/good"]).ok();
+    assert!(log.contains("the colour is blue"), "{log}");
+    let starts = log.lines().filter(|line| *line == "started").count();
+    assert_eq!(starts, 1, "{log}");
+    let cluster = status["rayClusterName"].as_str().unwrap().to_owned();
+    eventually("the cluster is deleted", RAY_STARTS, || {
+        let clusters = platform.kubectl(&["get", "rayclusters", "-o", "name"]).ok();
+        (!clusters.contains(&cluster)).then_some(())
+    });
+
+    // A program that fails, and a held one that runs once it is resumed.
+    platform.apply(&ray_job("bad", "echo wrong; exit 3"));
+    let wait = ["wait", "rayjob/bad", "--timeout", &seconds];
+    let waited = platform.cli(&wait);
+    assert!(waited.code != Some(0), "{waited:?}");
+    let job = platform.get("rayjobs", "bad");
+    let want = "The program failed with exit code 3.";
+    assert_eq!(job["status"]["message"], want, "{}", job["status"]);
+    assert_eq!(job["status"]["reason"], "AppFailed");
+    let said = platform.cli(&["explain", "rayjob/bad"]).ok();
+    assert!(said.contains("exit") && said.contains('3'), "{said}");
+    let log = platform.cli(&["logs", "rayjob/bad"]).ok();
+    assert!(log.contains("wrong"), "{log}");
+}
+
+#[test]
+fn rays_autoscaler_adds_and_removes_workers_under_a_queues_limit() {
+    let platform = Platform::up(&[]);
+    let queue = json!({
+        "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "small"},
+        "spec": {"weight": 1, "capability": {"cpu": "1"}},
+    });
+    platform.apply(&queue.to_string());
+    let parameters = |cpus: u32| json!({"num-cpus": cpus, "object-store-memory": "80000000"});
+    let notes = json!({"scheduling.volcano.sh/queue-name": "small"});
+    // The head and three workers fill the queue.
+    let cluster = json!({
+        "apiVersion": "ray.io/v1", "kind": "RayCluster",
+        "metadata": {"name": "grows", "annotations": notes},
+        "spec": {
+            "enableInTreeAutoscaling": true, "autoscalerOptions": {"idleTimeoutSeconds": 5},
+            "headGroupSpec": {"rayStartParams": parameters(0), "template": pod_template("100m")},
+            "workerGroupSpecs": [{"groupName": "small", "minReplicas": 1, "maxReplicas": 4,
+                "rayStartParams": parameters(1), "template": pod_template("300m")}],
+        },
+    });
+    platform.apply(&cluster.to_string());
+    let head = head_of(&await_state(&platform, "grows", "ready"));
+    let mut seen: BTreeMap<String, Value> = BTreeMap::new();
+    let mut workers = || {
+        let label = "ray.io/cluster=grows,ray.io/node-type=worker";
+        let list = ["get", "pods", "-l", label, "-o", "json"];
+        let pods: Value = serde_json::from_str(&platform.kubectl(&list).ok()).unwrap();
+        let pods = pods["items"].as_array().unwrap().clone();
+        for pod in &pods {
+            let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+            let uid = &pod["metadata"]["uid"];
+            assert_eq!(seen.entry(name).or_insert_with(|| uid.clone()), uid);
+        }
+        let has = |phase: &str| {
+            let pods = pods.iter();
+            pods.filter(|pod| pod["status"]["phase"] == phase).count()
+        };
+        (has("Running"), has("Pending"))
+    };
+    let go = platform.shared("autoscaler").join("go");
+    // A task that is killed with its worker fails: none is tried again.
+    let program = format!(
+        "import os, ray, time; ray.init(); \
+         work = lambda: [time.sleep(0.2) for _ in iter(lambda: os.path.exists('{}'), True)] and 1 or 1; \
+         f = ray.remote(num_cpus=1, max_retries=0)(work); \
+         print('done', sum(ray.get([f.remote() for _ in range(4)])))",
+        go.display()
+    );
+    let said = std::thread::scope(|scope| {
+        let platform = &platform;
+        let head = &head;
+        let ran = scope.spawn(move || within(platform, head, &["python3", "-c", &program]));
+        let full = |found: (usize, usize)| (found == (3, 1)).then_some(());
+        eventually("three workers run and one waits", RAY_STARTS, || {
+            full(workers())
+        });
+        std::fs::write(&go, "").unwrap();
+        ran.join().unwrap()
+    });
+    assert!(said.contains("done 4"), "{said}");
+    eventually("one worker is left", RAY_STARTS, || {
+        (workers() == (1, 0)).then_some(())
+    });
+    let cluster = platform.get("rayclusters", "grows");
+    let group = &cluster["spec"]["workerGroupSpecs"][0];
+    assert_eq!(group["replicas"], 1, "{group}");
 }

@@ -28,7 +28,9 @@ pub async fn suspend(
     }
     let patch = match (kind.group, kind.kind) {
         _ if kind.training().is_some() => json!({"spec": {"runPolicy": {"suspend": suspend}}}),
-        ("batch", "Job") | ("ray.io", "RayCluster") => json!({"spec": {"suspend": suspend}}),
+        ("batch", "Job") | ("ray.io", "RayCluster" | "RayJob") => {
+            json!({"spec": {"suspend": suspend}})
+        }
         (_, other) => return Err(failure::usage(format!("a {other} cannot be suspended"))),
     };
     let name = job.metadata.name.as_deref().unwrap_or_default();

@@ -115,7 +115,7 @@ pub fn word(kind: &Kind) -> &'static str {
 pub fn job_kinds() -> Vec<&'static Kind> {
     let training = training::ALL.iter().map(|kind| kind.plural);
     training
-        .chain(["jobs", volcano::PLURAL])
+        .chain(["jobs", volcano::PLURAL, "rayjobs"])
         .filter_map(|word| kind(word).ok())
         .collect()
 }

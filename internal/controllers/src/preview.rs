@@ -7,14 +7,14 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use resources::kinds::{
-    JAXJob, MPIJob, PaddleJob, PodGroup, PyTorchJob, RayCluster, TFJob, XGBoostJob,
+    JAXJob, MPIJob, PaddleJob, PodGroup, PyTorchJob, RayCluster, RayJob, TFJob, XGBoostJob,
 };
 use resources::names;
 use resources::report::PlacementReport;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use workloads::training::{self, Network, TrainingJob};
-use workloads::{Action, job, ray};
+use workloads::{Action, job, ray, rayjob};
 
 use crate::scheduling::ReportBoard;
 
@@ -59,6 +59,12 @@ fn wanted(object: &Value, now: Timestamp) -> Option<(Option<PodGroup>, Vec<Pod>)
         "PaddleJob" => training::<PaddleJob>(object, now)?,
         "JAXJob" => training::<JAXJob>(object, now)?,
         "RayCluster" => ray(object, now)?,
+        "RayJob" => {
+            let job: RayJob = serde_json::from_value(object).ok()?;
+            let mut cluster = rayjob::preview(&job)?;
+            cluster.metadata.uid = Some(NO_UID.to_owned());
+            of_cluster(&cluster, now)
+        }
         "MPIJob" => training::<MPIJob>(object, now)?,
         _ => return None,
     };
@@ -98,8 +104,12 @@ fn training<K: TrainingJob + DeserializeOwned>(
 /// What the RayCluster controller would do first.
 fn ray(object: Value, now: Timestamp) -> Option<Vec<Action>> {
     let cluster: RayCluster = serde_json::from_value(object).ok()?;
+    Some(of_cluster(&cluster, now))
+}
+
+fn of_cluster(cluster: &RayCluster, now: Timestamp) -> Vec<Action> {
     let observed = ray::ObservedRayCluster {
-        cluster: &cluster,
+        cluster,
         pods: &[],
         pod_group: None,
         services: &[],
@@ -109,7 +119,7 @@ fn ray(object: Value, now: Timestamp) -> Option<Vec<Action>> {
         scheduler_name: names::SCHEDULER,
         room: workloads::PodRoom::default(),
     };
-    Some(ray::reconcile(&observed, now).actions)
+    ray::reconcile(&observed, now).actions
 }
 
 #[cfg(test)]

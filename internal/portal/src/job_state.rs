@@ -116,7 +116,10 @@ pub fn settled_sentence(state: &str, status: &Value, pods: &[PodProgress<'_>]) -
     // Volcano's Job has its cause beside its phase.
     let message = message.or_else(|| status["state"]["message"].as_str());
     let placed = !pods.is_empty() && pods.iter().all(|pod| pod.bound);
-    match (state, message) {
+    let held = status["message"].as_str().filter(|text| !text.is_empty());
+    match (state, message.or(held)) {
+        // A RayJob says what it waits for.
+        ("Pending", _) if held.is_some() => held.unwrap_or_default().to_string(),
         ("Pending" | "Created", _) if placed => {
             "The job's pods have nodes, and their containers are starting.".to_string()
         }

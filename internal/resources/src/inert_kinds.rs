@@ -39,12 +39,18 @@ enum StatusForm {
 }
 
 /// All these kinds.
-pub const ALL: [InertKind; 5] = [
+pub const ALL: [InertKind; 6] = [
     InertKind {
         resource: ("ray.io", "v1", "rayclusters"),
         message: "Muster keeps RayClusters and does not run them in a Kubernetes cluster yet: no head and no worker is made",
         embedded_runs: true,
         form: StatusForm::Condition("RayClusterProvisioned"),
+    },
+    InertKind {
+        resource: ("ray.io", "v1", "rayjobs"),
+        message: "Muster keeps RayJobs and does not run them in a Kubernetes cluster yet: no cluster is made and nothing is submitted",
+        embedded_runs: true,
+        form: StatusForm::Condition("Running"),
     },
     InertKind {
         resource: ("batch.volcano.sh", "v1alpha1", "jobs"),
@@ -180,6 +186,7 @@ mod tests {
         let expected = [
             "jobs.batch.volcano.sh",
             "rayclusters.ray.io",
+            "rayjobs.ray.io",
             "scaledobjects.keda.sh",
             "services.serving.knative.dev",
         ];

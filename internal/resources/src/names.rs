@@ -35,6 +35,15 @@ pub const SESSION: &str = "muster.io/session";
 pub const RAY_CLUSTER: &str = "ray.io/cluster";
 /// Label on a RayCluster's pods and services: `head` or `worker`.
 pub const RAY_NODE_TYPE: &str = "ray.io/node-type";
+/// Label on what a RayJob creates: the job's name. KubeRay's.
+pub const RAY_ORIGIN_NAME: &str = "ray.io/originated-from-cr-name";
+/// Label on what a RayJob creates: its kind. KubeRay's.
+pub const RAY_ORIGIN_KIND: &str = "ray.io/originated-from-crd";
+/// Annotation on a RayJob in InteractiveMode: the name in Ray of the job that the user submitted. KubeRay's.
+pub const RAY_SUBMISSION_ID: &str = "ray.io/ray-job-submission-id";
+/// Annotation on an autoscaled RayCluster: for each group the lowest number that no worker has had (JSON), so that no
+/// worker's name is used twice.
+pub const RAY_REPLICAS: &str = "muster.io/ray-replicas";
 /// The ports that heads of RayClusters get where pods share their node's address. Apart from the ports of the training
 /// kinds.
 pub const RAY_PORTS: std::ops::RangeInclusive<u16> = 14_000..=14_999;

@@ -314,6 +314,9 @@ pub fn plain(kind: &Kind) -> Value {
         ("bus.volcano.sh", _) => json!({"action": "AbortJob", "target": {
             "apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "j", "uid": "u",
         }}),
+        ("ray.io", "RayJob") => json!({"spec": {
+            "entrypoint": "true", "rayClusterSpec": {"headGroupSpec": {"template": template}},
+        }}),
         ("ray.io", _) => json!({"spec": {
             "headGroupSpec": {"template": template},
             "workerGroupSpecs": [{"groupName": "g", "replicas": 1, "template": template}],

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
     ConfigMap, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
 };
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
-use resources::kinds::PodGroup;
+use resources::kinds::{PodGroup, RayCluster};
 use serde_json::Value;
 
 use crate::pod_facts;
@@ -102,8 +102,10 @@ pub(crate) fn delete_pod(pod: &Pod) -> Action {
 /// An object of another kind than pods that a workload creates.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Dependent {
-    /// A CronJob's Job.
+    /// A CronJob's Job, or the one that submits a RayJob's program.
     Job(Box<Job>),
+    /// A RayJob's cluster.
+    RayCluster(Box<RayCluster>),
     /// A Deployment's ReplicaSet.
     ReplicaSet(Box<ReplicaSet>),
     /// An earlier template of a StatefulSet or DaemonSet.
@@ -127,6 +129,8 @@ pub enum Dependent {
 pub enum DependentKind {
     /// `batch/v1` Job.
     Job,
+    /// `ray.io/v1` RayCluster.
+    RayCluster,
     /// `apps/v1` ReplicaSet.
     ReplicaSet,
     /// `apps/v1` ControllerRevision.
@@ -155,6 +159,7 @@ impl DependentKind {
     pub fn as_str(self) -> &'static str {
         match self {
             DependentKind::Job => "job",
+            DependentKind::RayCluster => "RayCluster",
             DependentKind::ReplicaSet => "replica set",
             DependentKind::Revision => "controller revision",
             DependentKind::Claim => "claim",

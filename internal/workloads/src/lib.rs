@@ -13,6 +13,7 @@ mod pod_facts;
 mod pod_names;
 mod pod_room;
 pub mod ray;
+pub mod rayjob;
 mod terms;
 pub mod training;
 pub mod volcano;

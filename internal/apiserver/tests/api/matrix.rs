@@ -38,7 +38,7 @@ const ADMIN: Least = Least::Role(UserRole::Admin);
 /// (`plural.group/subresource`).
 type Row = (&'static str, Least, Least, Least);
 
-const ROWS: [Row; 88] = [
+const ROWS: [Row; 90] = [
     ("bindings", ADMIN, ADMIN, ADMIN),
     ("configmaps", VIEWER, MEMBER, MEMBER),
     ("endpoints", VIEWER, LEAD, LEAD),
@@ -152,6 +152,8 @@ const ROWS: [Row; 88] = [
     ("poddisruptionbudgets.policy/status", VIEWER, ADMIN, ADMIN),
     ("rayclusters.ray.io", VIEWER, MEMBER, MEMBER),
     ("rayclusters.ray.io/status", VIEWER, ADMIN, ADMIN),
+    ("rayjobs.ray.io", VIEWER, MEMBER, MEMBER),
+    ("rayjobs.ray.io/status", VIEWER, ADMIN, ADMIN),
     (
         "clusterrolebindings.rbac.authorization.k8s.io",
         ADMIN,

@@ -313,7 +313,7 @@ impl ActionExecutor {
             }
             Action::Delete { kind, name, uid } => {
                 let result = self.delete_dependent(kind, &name, uid).await;
-                let told = kind == DependentKind::Job;
+                let told = matches!(kind, DependentKind::Job | DependentKind::RayCluster);
                 ActionOutcome {
                     object: told.then(|| (kind.as_str(), name.clone())),
                     ..outcome(format!("deleting {} {name}", kind.as_str()), true, result)
@@ -358,7 +358,7 @@ fn tell_of_objects<W: Workload>(
     about: &ObjectReference,
     done: &[ActionOutcome],
 ) -> Option<String> {
-    for noun in ["pod", "job", "claim"] {
+    for noun in ["pod", "job", "claim", "RayCluster"] {
         let about_noun = |outcome: &&ActionOutcome| {
             outcome
                 .object

@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::DeserializeGuard;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource};
-use resources::kinds::{PodGroup, VolcanoCommand};
+use resources::kinds::{PodGroup, RayCluster, VolcanoCommand};
 use resources::selector;
 use serde::de::DeserializeOwned;
 
@@ -35,6 +35,8 @@ pub(crate) enum Watched {
     Gang,
     /// Jobs.
     Jobs,
+    /// RayClusters.
+    RayClusters,
     /// ReplicaSets.
     ReplicaSets,
     /// ControllerRevisions.
@@ -62,6 +64,7 @@ pub(crate) enum DependentEvent {
     ConfigMap(Box<watcher::Event<ConfigMap>>),
     Group(Box<watcher::Event<DeserializeGuard<PodGroup>>>),
     Job(Box<watcher::Event<Job>>),
+    RayCluster(Box<watcher::Event<DeserializeGuard<RayCluster>>>),
     ReplicaSet(Box<watcher::Event<ReplicaSet>>),
     Revision(Box<watcher::Event<ControllerRevision>>),
     Claim(Box<watcher::Event<PersistentVolumeClaim>>),
@@ -99,6 +102,9 @@ pub(crate) fn watches<K: RunnerObject>(client: &Client, watched: &[Watched]) -> 
             }
             Watched::Jobs => {
                 streams.push(dependents(client, everything(), DependentEvent::Job));
+            }
+            Watched::RayClusters => {
+                streams.push(dependents(client, everything(), DependentEvent::RayCluster));
             }
             Watched::ReplicaSets => {
                 streams.push(dependents(client, everything(), DependentEvent::ReplicaSet));
@@ -162,6 +168,7 @@ pub(crate) struct Caches<K> {
     pub(crate) config_maps: Owned<ConfigMap>,
     pub(crate) groups: KindMirror<PodGroup>,
     pub(crate) owned_jobs: Owned<Job>,
+    pub(crate) ray_clusters: KindMirror<RayCluster>,
     pub(crate) replica_sets: Owned<ReplicaSet>,
     pub(crate) revisions: Owned<ControllerRevision>,
     pub(crate) claims: KindMirror<PersistentVolumeClaim>,
@@ -201,6 +208,7 @@ impl<K: RunnerObject> Caches<K> {
             config_maps: Owned::new(None),
             groups: KindMirror::new(),
             owned_jobs: Owned::new(None),
+            ray_clusters: KindMirror::new(),
             replica_sets: Owned::new(adopts.then_some(|_| true)),
             revisions: Owned::new(adopts.then_some(|_| true)),
             claims: KindMirror::new(),
@@ -216,6 +224,7 @@ impl<K: RunnerObject> Caches<K> {
             Watched::ConfigMaps(_) => self.config_maps.is_complete(),
             Watched::Gang => self.services.is_complete() && self.groups.is_complete(),
             Watched::Jobs => self.owned_jobs.is_complete(),
+            Watched::RayClusters => self.ray_clusters.is_complete(),
             Watched::ReplicaSets => self.replica_sets.is_complete(),
             Watched::Revisions => self.revisions.is_complete(),
             Watched::Claims => self.claims.is_complete(),
@@ -243,6 +252,13 @@ impl<K: RunnerObject> Caches<K> {
             DependentEvent::Job(event) => self.owned_jobs.take(*event, &kind),
             DependentEvent::ReplicaSet(event) => self.replica_sets.take(*event, &kind),
             DependentEvent::Revision(event) => self.revisions.take(*event, &kind),
+            DependentEvent::RayCluster(event) => {
+                let changes = self.ray_clusters.take_readable(*event);
+                return changes
+                    .iter()
+                    .filter_map(|change| owner_of(change, &kind))
+                    .collect();
+            }
             // A set that lacks a claim finds it at its pod's next change.
             DependentEvent::Claim(event) => {
                 self.claims.take(*event, |_| true);
@@ -309,4 +325,14 @@ impl<K: RunnerObject> Caches<K> {
     pub(crate) fn job(&self, key: &ObjectKey) -> Option<&Arc<K>> {
         self.jobs.get(key)
     }
+}
+
+/// The controller of this kind that a changed cluster has or had.
+fn owner_of(change: &ObjectEvent<RayCluster>, kind: &str) -> Option<ObjectKey> {
+    let cluster = change.after.as_ref().or(change.before.as_ref())?;
+    let owners = cluster.metadata.owner_references.as_deref()?;
+    let owner = owners
+        .iter()
+        .find(|owner| owner.controller == Some(true) && owner.kind == kind)?;
+    Some((change.key.0.clone(), owner.name.clone()))
 }

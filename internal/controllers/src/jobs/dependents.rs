@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, 
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, ResourceExt as _};
-use resources::kinds::VolcanoCommand;
+use resources::kinds::{RayCluster, VolcanoCommand};
 use serde_json::Value;
 use workloads::{Dependent, DependentKind};
 
@@ -19,6 +19,9 @@ macro_rules! with_api {
         let (client, namespace) = (&$executor.client, $executor.namespace.as_str());
         match $kind {
             DependentKind::Job => $call(&api::<Job>(client, namespace), $($argument),*).await,
+            DependentKind::RayCluster => {
+                $call(&api::<RayCluster>(client, namespace), $($argument),*).await
+            }
             DependentKind::ReplicaSet => {
                 $call(&api::<ReplicaSet>(client, namespace), $($argument),*).await
             }
@@ -72,6 +75,7 @@ impl ActionExecutor {
     pub(super) async fn create_dependent(&self, dependent: Dependent) -> ActionOutcome {
         let (kind, name, result) = match dependent {
             Dependent::Job(job) => self.put(DependentKind::Job, *job).await,
+            Dependent::RayCluster(cluster) => self.put(DependentKind::RayCluster, *cluster).await,
             Dependent::ReplicaSet(set) => self.put(DependentKind::ReplicaSet, *set).await,
             Dependent::Revision(revision) => self.put(DependentKind::Revision, *revision).await,
             Dependent::Claim(claim) => self.put(DependentKind::Claim, *claim).await,
@@ -89,7 +93,10 @@ impl ActionExecutor {
                 }
             },
         };
-        let told = matches!(kind, DependentKind::Job | DependentKind::Claim);
+        let told = matches!(
+            kind,
+            DependentKind::Job | DependentKind::Claim | DependentKind::RayCluster
+        );
         ActionOutcome {
             what: format!("creating {} {name}", kind.as_str()),
             object: told.then(|| (kind.as_str(), name)),

@@ -14,6 +14,7 @@ mod nodes;
 mod ports;
 mod queue;
 mod ray;
+mod rayjob;
 mod rooms;
 mod runner;
 mod sets;
@@ -66,13 +67,15 @@ pub enum JobKind {
     VolcanoJob,
     /// `ray.io/v1` RayCluster. In a Kubernetes cluster KubeRay controls it.
     RayCluster,
+    /// `ray.io/v1` RayJob, likewise.
+    RayJob,
     /// `kubeflow.org/v2beta1` MPIJob.
     MPIJob,
 }
 
 impl JobKind {
     /// All kinds.
-    pub const ALL: [JobKind; 14] = [
+    pub const ALL: [JobKind; 15] = [
         JobKind::Deployment,
         JobKind::ReplicaSet,
         JobKind::StatefulSet,
@@ -86,6 +89,7 @@ impl JobKind {
         JobKind::JAXJob,
         JobKind::VolcanoJob,
         JobKind::RayCluster,
+        JobKind::RayJob,
         JobKind::MPIJob,
     ];
 
@@ -116,7 +120,8 @@ impl JobKind {
             | JobKind::CronJob
             | JobKind::Job
             | JobKind::VolcanoJob
-            | JobKind::RayCluster => None,
+            | JobKind::RayCluster
+            | JobKind::RayJob => None,
         }
     }
 
@@ -137,6 +142,7 @@ impl JobKind {
             JobKind::JAXJob => "JAXJob",
             JobKind::VolcanoJob => "VolcanoJob",
             JobKind::RayCluster => "RayCluster",
+            JobKind::RayJob => "RayJob",
             JobKind::MPIJob => "MPIJob",
         }
     }
@@ -196,6 +202,7 @@ pub fn spawn(ctx: &Context) -> Vec<ControlLoop> {
             };
             tokio::spawn(kept_running(ctx.clone(), make))
         }
+        JobKind::RayJob => tokio::spawn(kept_running(ctx.clone(), || rayjob::RayJobController)),
         JobKind::MPIJob => training::<MPIJob>(ctx, &rooms),
     };
     let jobs = ctx.config.jobs.iter();

@@ -12,7 +12,7 @@ use k8s_openapi::api::apps::v1::{ControllerRevision, ReplicaSet};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
 use kube::{Client, ResourceExt as _};
-use resources::kinds::{PodGroup, VolcanoCommand};
+use resources::kinds::{PodGroup, RayCluster, VolcanoCommand};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::task::{Id, JoinError, JoinSet};
@@ -45,6 +45,8 @@ pub(crate) struct CachedJob<'a, K> {
     pub(crate) config_maps: Vec<&'a ConfigMap>,
     pub(crate) pod_group: Option<&'a PodGroup>,
     pub(crate) jobs: Vec<&'a Job>,
+    /// The clusters of all namespaces.
+    pub(crate) ray_clusters: &'a KindMirror<RayCluster>,
     pub(crate) replica_sets: Vec<&'a ReplicaSet>,
     pub(crate) revisions: Vec<&'a ControllerRevision>,
     /// The claims of all namespaces.
@@ -194,6 +196,7 @@ impl<W: Workload> Runner<W> {
             config_maps: self.caches.config_maps.of(&uid),
             pod_group: self.caches.groups.get(&key).map(Arc::as_ref),
             jobs: self.caches.owned_jobs.of(&uid),
+            ray_clusters: &self.caches.ray_clusters,
             replica_sets: with_orphans(&self.caches.replica_sets, &uid, &key),
             revisions: with_orphans(&self.caches.revisions, &uid, &key),
             claims: &self.caches.claims,

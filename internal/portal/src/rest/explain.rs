@@ -30,7 +30,10 @@ pub async fn explain(
     let client = portal.client(&caller);
     let job = api_of(client.clone(), &namespace, kind).get(&name).await?;
     let state = state_of(&job.data["status"]);
-    if let Some(report) = waiting::report(&portal, &caller, &namespace, &name, &name).await {
+    // A RayJob waits with the gang of its cluster.
+    let cluster = job.data["status"]["rayClusterName"].as_str();
+    let gang = cluster.unwrap_or(&name);
+    if let Some(report) = waiting::report(&portal, &caller, &namespace, gang, gang).await {
         let mut answer = answer(&portal, &caller, &state, &report).await;
         answer["lastFailure"] = json!(last_failure(&job));
         return Ok(Json(answer));
@@ -132,7 +135,7 @@ fn word_of(kind: &Kind) -> &'static str {
 pub fn unknown_job_kind(plural: &str) -> String {
     let known: Vec<&str> = training::ALL.iter().map(|kind| kind.plural).collect();
     format!(
-        "kind: Invalid value: {plural:?}: use {}, rayclusters, {} or jobs",
+        "kind: Invalid value: {plural:?}: use {}, rayclusters, rayjobs, {} or jobs",
         known.join(", "),
         volcano::PLURAL
     )

@@ -342,7 +342,12 @@ async fn notes_on(portal: &Portal, checked: &Value) -> Vec<String> {
 
 fn job_page(made: &Value) -> Option<String> {
     let has_page = |kind: &&Kind| {
-        [("batch", "Job"), ("ray.io", "RayCluster")].contains(&(kind.group, kind.kind))
+        [
+            ("batch", "Job"),
+            ("ray.io", "RayCluster"),
+            ("ray.io", "RayJob"),
+        ]
+        .contains(&(kind.group, kind.kind))
             || kind.training().is_some()
     };
     let kind = kind_of(made).filter(has_page)?;

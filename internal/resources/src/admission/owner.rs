@@ -11,7 +11,7 @@ use crate::registry::Kind;
 use crate::training::MPI_JOB;
 
 /// The kinds that carry the user; the objects that controllers create from them inherit it.
-pub const OWNED: [&str; 15] = [
+pub const OWNED: [&str; 16] = [
     "Pod",
     "PodGroup",
     "PyTorchJob",
@@ -20,6 +20,7 @@ pub const OWNED: [&str; 15] = [
     "PaddleJob",
     "JAXJob",
     "RayCluster",
+    "RayJob",
     "MPIJob",
     "Job",
     "CronJob",
@@ -163,6 +164,17 @@ fn same_work(kind: &Kind, one: &Value, other: &Value) -> bool {
 /// The fields of a RayCluster's groups that become a part of their containers' command.
 const IN_RAYS_COMMAND: [&str; 3] = ["rayStartParams", "resources", "labels"];
 
+/// The fields of a RayJob that become a part of the submitted program.
+const IN_RAY_JOBS: [&str; 7] = [
+    "entrypoint",
+    "runtimeEnvYAML",
+    "metadata",
+    "entrypointNumCpus",
+    "entrypointNumGpus",
+    "entrypointResources",
+    "clusterSelector",
+];
+
 /// The containers that an object runs, by field, in order.
 fn work<'a>(kind: &Kind, object: &'a Value) -> Vec<(String, &'a Value)> {
     let of_template = |(path, template): (String, &'a Value)| (path, json::at(template, &["spec"]));
@@ -174,8 +186,19 @@ fn work<'a>(kind: &Kind, object: &'a Value) -> Vec<(String, &'a Value)> {
         let list = |name: &str| (name.to_owned(), json::at(object, &["spec", name]));
         all.extend(["containers", "initContainers"].map(list));
     }
-    if (kind.group, kind.kind) == ("ray.io", "RayCluster") {
-        let spec = json::at(object, &["spec"]);
+    if (kind.group, kind.kind) == ("ray.io", "RayJob") {
+        let field = |name: &&str| ((*name).to_owned(), json::at(object, &["spec", *name]));
+        all.extend(IN_RAY_JOBS.iter().map(field));
+    }
+    let cluster: Option<&[&str]> = match (kind.group, kind.kind) {
+        ("ray.io", "RayCluster") => Some(&["spec"]),
+        ("ray.io", "RayJob") => Some(&["spec", "rayClusterSpec"]),
+        _ => None,
+    };
+    if let Some(path) = cluster {
+        let spec = json::at(object, path);
+        let options = json::at(spec, &["autoscalerOptions"]);
+        all.push(("autoscalerOptions".to_owned(), options));
         let head = json::at(spec, &["headGroupSpec"]);
         let groups = json::items(spec, &["workerGroupSpecs"]).iter();
         for (at, group) in [head].into_iter().chain(groups).enumerate() {
@@ -331,6 +354,21 @@ mod tests {
                 ("ray.io", "v1", "RayCluster"),
                 json!({"headGroupSpec": {"rayStartParams": {"port": 1}}}),
                 json!({"headGroupSpec": {"rayStartParams": {"port": "1; id"}}}),
+            ),
+            (
+                ("ray.io", "v1", "RayJob"),
+                json!({"entrypoint": "a"}),
+                json!({"entrypoint": "b"}),
+            ),
+            (
+                ("ray.io", "v1", "RayJob"),
+                json!({"rayClusterSpec": {"headGroupSpec": {"rayStartParams": {"port": 1}}}}),
+                json!({"rayClusterSpec": {"headGroupSpec": {"rayStartParams": {"port": "1; id"}}}}),
+            ),
+            (
+                ("ray.io", "v1", "RayJob"),
+                json!({"submitterPodTemplate": template("a")}),
+                json!({"submitterPodTemplate": template("b")}),
             ),
         ];
         let (ann, bob) = (Caller::user("ann", []), Caller::user("bob", []));

@@ -49,7 +49,7 @@ fn is_labelled(kind: &Kind) -> bool {
                 "DaemonSet" | "Deployment" | "ReplicaSet" | "StatefulSet"
             )
             | ("batch", "Job" | "CronJob")
-            | ("ray.io", "RayCluster")
+            | ("ray.io", "RayCluster" | "RayJob")
     ) || kind.training().is_some()
 }
 

@@ -98,9 +98,11 @@ const OF_VOLCANO_JOBS: &[ReservedKeyRule] = &[
     annotation(names::RENDEZVOUS_PORT, AllowedWriter::System),
     annotation(names::FAILURE, AllowedWriter::System),
 ];
-/// The record of the RayCluster controller on its clusters.
-const OF_RAY_CLUSTERS: &[ReservedKeyRule] =
-    &[annotation(names::RENDEZVOUS_PORT, AllowedWriter::System)];
+/// The records of the RayCluster controller on its clusters.
+const OF_RAY_CLUSTERS: &[ReservedKeyRule] = &[
+    annotation(names::RENDEZVOUS_PORT, AllowedWriter::System),
+    annotation(names::RAY_REPLICAS, AllowedWriter::System),
+];
 /// Records of the Job controller on its jobs.
 const OF_JOBS: &[ReservedKeyRule] = &[
     annotation(names::ATTEMPTS, AllowedWriter::System),

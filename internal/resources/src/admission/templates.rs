@@ -17,7 +17,7 @@ enum TemplateStep {
 use TemplateStep::{Each, Member};
 
 /// Group, kind, and the path from the object's root to a template.
-const TEMPLATES: [(&str, &str, &[TemplateStep]); 10] = [
+const TEMPLATES: [(&str, &str, &[TemplateStep]); 13] = [
     ("apps", "DaemonSet", &[Member("spec"), Member("template")]),
     ("apps", "Deployment", &[Member("spec"), Member("template")]),
     ("apps", "ReplicaSet", &[Member("spec"), Member("template")]),
@@ -52,6 +52,32 @@ const TEMPLATES: [(&str, &str, &[TemplateStep]); 10] = [
             Each,
             Member("template"),
         ],
+    ),
+    (
+        "ray.io",
+        "RayJob",
+        &[
+            Member("spec"),
+            Member("rayClusterSpec"),
+            Member("headGroupSpec"),
+            Member("template"),
+        ],
+    ),
+    (
+        "ray.io",
+        "RayJob",
+        &[
+            Member("spec"),
+            Member("rayClusterSpec"),
+            Member("workerGroupSpecs"),
+            Each,
+            Member("template"),
+        ],
+    ),
+    (
+        "ray.io",
+        "RayJob",
+        &[Member("spec"), Member("submitterPodTemplate")],
     ),
     (
         "serving.knative.dev",

@@ -1,5 +1,5 @@
 //! The custom kinds: the training kinds as in Kubeflow's training operator 1.9, Queue and PodGroup as in Volcano 1.16, field by
-//! field, so that users' manifests keep their meaning; RayCluster as in KubeRay 1.7; and the kinds that Muster stores but
+//! field, so that users' manifests keep their meaning; RayCluster and RayJob as in KubeRay 1.7; and the kinds that Muster stores but
 //! does not run yet: Volcano's Job, ScaledObject, Knative's Service. The CRDs in `api/crds` are generated from these types.
 //! Types only; names, columns, defaulting and validation are in [`crate::registry`].
 
@@ -11,6 +11,7 @@ mod podgroup;
 mod pytorchjob;
 mod queue;
 mod raycluster;
+mod rayjob;
 mod scaledobject;
 mod schemas;
 mod tfjob;
@@ -36,6 +37,10 @@ pub use queue::{
 pub use raycluster::{
     HeadGroupSpec, RayCluster, RayClusterSpec, RayClusterStatus, RayHeadInfo, ScaleStrategy,
     WorkerGroupSpec,
+};
+pub use rayjob::{
+    DeletionCondition, DeletionPolicy, DeletionRule, DeletionStrategy, RayJob, RayJobSpec,
+    RayJobStatus, SubmitterConfig,
 };
 pub use scaledobject::{
     ScaleTargetRef, ScaleTrigger, ScaledObject, ScaledObjectSpec, ScaledObjectStatus,

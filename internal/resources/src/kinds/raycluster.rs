@@ -222,6 +222,9 @@ pub struct RayHeadInfo {
     /// Its pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_name: Option<String>,
+    /// The pod's uid and the restarts of its first container: what ran on a head ends when this changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
     /// The pod's address.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "podIP")]
     pub pod_ip: Option<String>,

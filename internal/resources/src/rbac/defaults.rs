@@ -58,6 +58,7 @@ const MEMBERS_OWN: [(&str, &str); 25] = [
     ("kubeflow.org", "tfjobs"),
     ("kubeflow.org", "xgboostjobs"),
     ("ray.io", "rayclusters"),
+    ("ray.io", "rayjobs"),
     ("scheduling.volcano.sh", "podgroups"),
     ("serving.knative.dev", "services"),
 ];

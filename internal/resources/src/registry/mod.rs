@@ -33,6 +33,7 @@ mod podgroup;
 mod priorityclass;
 mod queue;
 mod raycluster;
+mod rayjob;
 mod rbac;
 mod resourcequota;
 mod runtimeclass;
@@ -155,6 +156,7 @@ static ALL: [Kind; 42] = [
     volcanojob::KIND,
     volcanocommand::KIND,
     raycluster::KIND,
+    rayjob::KIND,
     scaledobject::KIND,
     knativeservice::KIND,
 ];

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use kube::CustomResourceExt as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::columns::{AGE, NAME, of};
 use super::meta::{self, NameRule};
@@ -15,7 +15,7 @@ use crate::json;
 use crate::kinds;
 use crate::numbers::GANG_MEMBERS_MAX;
 
-const MANAGERS: [&str; 2] = ["ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue"];
+pub(super) const MANAGERS: [&str; 2] = ["ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue"];
 
 const COLUMNS: &[TableColumn] = &[
     NAME,
@@ -51,7 +51,11 @@ pub(super) const KIND: Kind = Kind {
     schema: "io.ray.v1.RayCluster",
     status: true,
     generation: true,
-    default: |_| {},
+    default: |cluster| {
+        if let Some(spec) = json::child(cluster, "spec") {
+            default_spec(spec);
+        }
+    },
     validate,
     prepare: meta::without_status,
     columns: COLUMNS,
@@ -63,12 +67,73 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     meta::check(new, old, true, NameRule::Dns1035, &mut errors);
     let path = Path::new("spec");
     let spec = json::at(new, &["spec"]);
+    let before = old.map(|old| json::at(old, &["spec"]));
+    check_spec(spec, before, &path, &mut errors);
+    if let Some(before) = before {
+        meta::immutable(spec, before, &["managedBy"], &path, &mut errors);
+    }
+    errors
+}
+
+/// Sets what Ray's autoscaler reads of each group, if it is to run.
+pub(super) fn default_spec(spec: &mut Value) {
+    if !json::truth(spec, &["enableInTreeAutoscaling"]) {
+        return;
+    }
+    for (i, group) in json::list(spec, "workerGroupSpecs").enumerate() {
+        json::fill_text(group, "groupName", &format!("group{i}"));
+        json::fill(group, "minReplicas", 0);
+        let least = json::int(group, &["minReplicas"]).unwrap_or(0);
+        json::fill(group, "replicas", least);
+        json::fill(group, "maxReplicas", i32::MAX);
+        json::fill(group, "numOfHosts", 1);
+        // It replaces this member by a JSON patch, which needs one that exists.
+        json::fill(group, "scaleStrategy", json!({}));
+    }
+}
+
+/// Checks what Ray's autoscaler reads of a group: it ends at a group without it.
+fn autoscaled(group: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let container = json::items(group, &["template", "spec", "containers"]).first();
+    let asks = |kind: &str| {
+        let amount = container.map(|one| json::at(one, &["resources", kind, "cpu"]));
+        amount.is_some_and(|amount| !amount.is_null())
+    };
+    let given = |path: &[&str]| !json::at(group, path).is_null();
+    let cpus = given(&["rayStartParams", "num-cpus"])
+        || given(&["resources", "CPU"])
+        || asks("limits")
+        || asks("requests");
+    if !cpus && given(&["template"]) {
+        let field = path.child("rayStartParams");
+        let detail = "with enableInTreeAutoscaling, give num-cpus here, or a CPU limit to the first container";
+        errors.push(FieldError::required(&field, detail));
+    }
+}
+
+/// Checks a cluster's spec, which a RayJob has, too.
+pub(super) fn check_spec(
+    spec: &Value,
+    before: Option<&Value>,
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
     let head = path.child("headGroupSpec");
     match json::at(spec, &["headGroupSpec"]) {
         Value::Null => errors.push(FieldError::required(&head, "a cluster has a head")),
-        group => template(group, &head, &mut errors),
+        group => template(group, &head, errors),
     }
-    meta::one_of(spec, "managedBy", &MANAGERS, &path, &mut errors);
+    let scales = json::truth(spec, &["enableInTreeAutoscaling"]);
+    if scales {
+        let group = json::at(spec, &["headGroupSpec"]);
+        if json::at(group, &["template"]).is_null() && !group.is_null() {
+            let detail = "Ray's autoscaler reads it: give the head's pod";
+            errors.push(FieldError::required(&head.child("template"), detail));
+        }
+        autoscaled(group, &head, errors);
+        autoscaler_options(spec, path, errors);
+    }
+    meta::one_of(spec, "managedBy", &MANAGERS, path, errors);
     let list = path.child("workerGroupSpecs");
     let mut seen = BTreeSet::new();
     let groups = json::items(spec, &["workerGroupSpecs"]);
@@ -78,15 +143,18 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         if !name.is_empty() && !seen.insert(name) {
             errors.push(FieldError::duplicate(&path.child("groupName"), name));
         }
-        numbers(group, &path, &mut errors);
+        numbers(group, &path, errors);
+        if scales {
+            autoscaled(group, &path, errors);
+        }
         if json::at(group, &["template"]).is_null() {
             let detail = "the pod of a worker must be specified";
             errors.push(FieldError::required(&path.child("template"), detail));
         }
-        template(group, &path, &mut errors);
+        template(group, &path, errors);
     }
     // A cluster that was stored with more pods can keep that many.
-    let before = old.map_or(0, |old| pods_of(json::at(old, &["spec"])));
+    let before = before.map_or(0, pods_of);
     let pods = pods_of(spec);
     if pods > before.max(GANG_MEMBERS_MAX) {
         let detail = format!(
@@ -94,11 +162,15 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         );
         errors.push(FieldError::invalid(&list, pods, detail));
     }
-    if let Some(old) = old {
-        let before = json::at(old, &["spec"]);
-        meta::immutable(spec, before, &["managedBy"], &path, &mut errors);
-    }
-    errors
+}
+
+fn autoscaler_options(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let path = path.child("autoscalerOptions");
+    let options = json::at(spec, &["autoscalerOptions"]);
+    meta::one_of(options, "version", &["v1", "v2"], &path, errors);
+    let modes = ["Default", "Aggressive", "Conservative"];
+    meta::one_of(options, "upscalingMode", &modes, &path, errors);
+    meta::not_negative(options, "idleTimeoutSeconds", &path, errors);
 }
 
 /// The total number of workers of all groups.
@@ -135,11 +207,19 @@ fn numbers(group: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
 
 /// Checks a group's template in the form of the later pod, while the cluster stays as written.
 fn template(group: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    let mut template = json::at(group, &["template"]).clone();
+    check_later_pod(
+        json::at(group, &["template"]),
+        &path.child("template"),
+        errors,
+    );
+}
+
+/// Checks the template of a pod whose first container gets its command from the controller; an absent one is valid.
+pub(super) fn check_later_pod(template: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let mut template = template.clone();
     if template.is_null() {
         return;
     }
-    let path = path.child("template");
     if json::items(&template, &["spec", "containers"]).is_empty() {
         let spec = path.child("spec");
         let detail = "the first container runs Ray";
@@ -154,13 +234,11 @@ fn template(group: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         first["command"] = Value::from(vec!["ray"]);
     }
     default_template(&mut template);
-    check_template(&template, &path, errors);
+    check_template(&template, path, errors);
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -215,5 +293,40 @@ mod tests {
         for (spec, text) in table {
             assert_eq!(of(spec), [text]);
         }
+    }
+
+    #[test]
+    fn an_autoscaled_cluster_has_what_rays_autoscaler_reads() {
+        let pod = json!({"spec": {"containers": [{"name": "ray", "image": "x"}]}});
+        let group = json!({"template": pod, "minReplicas": 1, "rayStartParams": {"num-cpus": 1}});
+        let mut cluster = json!({"metadata": {"name": "c", "namespace": "team"}, "spec": {
+            "enableInTreeAutoscaling": true, "workerGroupSpecs": [group],
+            "headGroupSpec": {"template": pod, "rayStartParams": {"num-cpus": "0"}}}});
+        (KIND.default)(&mut cluster);
+        let stored = &cluster["spec"]["workerGroupSpecs"][0];
+        assert_eq!(stored["scaleStrategy"], json!({}));
+        let read = [
+            "groupName",
+            "replicas",
+            "minReplicas",
+            "maxReplicas",
+            "numOfHosts",
+        ];
+        let read = read.map(|key| stored[key].clone());
+        assert_eq!(json!(read), json!(["group0", 1, 1, 2_147_483_647, 1]));
+        let texts = |cluster: &Value| -> Vec<String> {
+            let errors = (KIND.validate)(cluster, None);
+            errors.iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(texts(&cluster), [""; 0]);
+        let head = &mut cluster["spec"]["headGroupSpec"];
+        head["rayStartParams"] = Value::Null;
+        let want = "spec.headGroupSpec.rayStartParams: Required value: with enableInTreeAutoscaling, give num-cpus here, or a CPU limit to the first container";
+        assert_eq!(texts(&cluster), [want]);
+        cluster["spec"]["headGroupSpec"]["template"] = Value::Null;
+        let want = "spec.headGroupSpec.template: Required value: Ray's autoscaler reads it: give the head's pod";
+        assert_eq!(texts(&cluster), [want]);
+        cluster["spec"]["enableInTreeAutoscaling"] = false.into();
+        assert_eq!(texts(&cluster), [""; 0]);
     }
 }

@@ -21,7 +21,7 @@ const CHOSEN_BY_RAY: [&str; 3] = [
 ];
 
 /// The `ray start` of a head.
-pub(crate) fn of_head(group: &RayGroup<'_>, ports: &HeadPorts) -> String {
+pub(crate) fn of_head(group: &RayGroup<'_>, ports: &HeadPorts, autoscaling: bool) -> String {
     let mut params = with_resources(group);
     let mut default = |name: &str, value: String| {
         params.entry(name.to_owned()).or_insert(value);
@@ -35,6 +35,10 @@ pub(crate) fn of_head(group: &RayGroup<'_>, ports: &HeadPorts) -> String {
         if !implied && !as_usual {
             default(port.param(), number.to_string());
         }
+    }
+    if autoscaling {
+        // The autoscaler runs in a container of its own.
+        default("no-monitor", "true".to_owned());
     }
     if ports.shared() {
         default("min-worker-port", "0".to_owned());

@@ -30,13 +30,22 @@ pub(crate) fn set(
     message: &str,
     now: Timestamp,
 ) -> bool {
+    set_in(&mut status.conditions, type_, holds, reason, message, now)
+}
+
+/// Sets a condition of a list. Returns whether its status or reason changed.
+pub(crate) fn set_in(
+    list: &mut Vec<Condition>,
+    type_: &str,
+    holds: bool,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) -> bool {
     let truth = if holds { "True" } else { "False" };
-    let known = status
-        .conditions
-        .iter_mut()
-        .find(|known| known.type_ == type_);
+    let known = list.iter_mut().find(|known| known.type_ == type_);
     let Some(known) = known else {
-        status.conditions.push(Condition {
+        list.push(Condition {
             type_: type_.to_owned(),
             status: truth.to_owned(),
             reason: reason.to_owned(),

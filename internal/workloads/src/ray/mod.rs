@@ -1,6 +1,10 @@
 //! RayCluster of `ray.io/v1`: KubeRay's contract, decided from the observed state. Owns the order of the decision; the
-//! sibling modules own its parts. Ray's autoscaler is not run: a group has the replicas of its spec.
+//! sibling modules own its parts.
+//!
+//! Where Ray's autoscaler runs, it alone decides which workers go: it writes `replicas` and names the workers in
+//! `workersToDelete`. It knows workers by their pods' names, so that no name is used twice.
 
+mod autoscaler;
 mod command;
 mod conditions;
 mod names;
@@ -12,18 +16,22 @@ mod roster;
 mod services;
 mod status;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use resources::kinds::{PodGroup, RayCluster, RayClusterStatus};
 use resources::numbers::later;
 
+pub(crate) use self::conditions::set_in as set_condition;
+pub(crate) use self::names::API_VERSION;
+pub(crate) use self::plan::MANAGED_BY;
 use self::plan::ParsedRayCluster;
 use self::pods::PodMaker;
 use self::ports::HeadPorts;
 pub use self::ports::PORTS;
 use self::roster::{Fate, Roster, fate};
+pub(crate) use self::status::INVALID_SPEC;
 use crate::action::{Action, EventNote, ReconcileOutcome, delete_pod};
 use crate::failure;
 use crate::ownership::controlled_by;
@@ -123,12 +131,6 @@ fn keep_up(
     outcome: &mut ReconcileOutcome<RayClusterStatus>,
     now: Timestamp,
 ) {
-    if plan.autoscaling && observed.pod_group.is_none() {
-        outcome.events.push(EventNote::warning(
-            "AutoscalerNotRun",
-            "spec.enableInTreeAutoscaling: Muster does not run Ray's autoscaler: each group keeps the replicas of its spec.",
-        ));
-    }
     if let Some(group) = podgroup::change(plan, observed.pod_group) {
         outcome.actions.push(Action::ApplyPodGroup(Box::new(group)));
     }
@@ -180,6 +182,9 @@ fn keep_up(
     let mut left = most.saturating_sub(exist);
     match roster.head.map(|pod| (pod, fate(&[pod], now))) {
         None => {
+            if plan.autoscaling {
+                outcome.actions.extend(autoscaler::rights(plan));
+            }
             outcome
                 .actions
                 .push(Action::CreatePod(Box::new(make.head())));
@@ -196,8 +201,16 @@ fn keep_up(
         Some((_, Fate::GoesAt(at))) => outcome.requeue(at),
         Some((_, Fate::Stays | Fate::Leaves)) => {}
     }
+    let known = annotations.and_then(|all| all.get(resources::names::RAY_REPLICAS));
+    let known: BTreeMap<String, u32> = known
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default();
+    // A group that comes back under its name goes on with its numbers.
+    let mut unused = known.clone();
     for (group, members) in plan.workers.iter().zip(&roster.groups) {
-        let change = members.change(plan, group, now);
+        let from = known.get(&group.group.name).copied().unwrap_or_default();
+        let change = members.change(plan, group, from, now);
+        unused.insert(group.group.name.clone(), change.unused);
         outcome
             .actions
             .extend(change.delete.into_iter().map(delete_pod));
@@ -209,6 +222,11 @@ fn keep_up(
             outcome.actions.push(Action::CreatePod(Box::new(pod)));
             left -= 1;
         }
+    }
+    if plan.autoscaling && unused != known {
+        let text = serde_json::to_string(&unused).unwrap_or_default();
+        let name = resources::names::RAY_REPLICAS.to_owned();
+        outcome.annotations.insert(name, Some(text));
     }
     let creates = |action: &Action| matches!(action, Action::CreatePod(_));
     if !outcome.actions.iter().any(creates) {

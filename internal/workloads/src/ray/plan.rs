@@ -13,7 +13,7 @@ use resources::numbers::GANG_MEMBERS_MAX;
 use super::names;
 
 /// The `managedBy` value for which this controller works, as it does if the field is absent.
-const MANAGED_BY: &str = "ray.io/kuberay-operator";
+pub(crate) const MANAGED_BY: &str = "ray.io/kuberay-operator";
 /// The container of a head whose template is absent.
 const HEAD_CONTAINER: &str = "ray-head";
 
@@ -61,6 +61,8 @@ pub(crate) struct WorkerGroup<'a> {
     pub(crate) max: u32,
     /// Pods of one replica.
     pub(crate) hosts: u32,
+    /// True if the group is to have no pods.
+    pub(crate) suspended: bool,
     /// Pods to delete by name; no new pod gets such a name.
     pub(crate) to_delete: BTreeSet<&'a str>,
 }
@@ -77,7 +79,9 @@ pub(crate) struct ParsedRayCluster<'a> {
     pub(crate) head: RayGroup<'a>,
     pub(crate) workers: Vec<WorkerGroup<'a>>,
     pub(crate) suspend: bool,
+    /// True if Ray's autoscaler decides how many workers there are.
     pub(crate) autoscaling: bool,
+    pub(crate) autoscaler_options: Option<&'a serde_json::Value>,
     pub(crate) service_annotations: Option<&'a BTreeMap<String, String>>,
 }
 
@@ -128,6 +132,7 @@ impl<'a> ParsedRayCluster<'a> {
             workers,
             suspend: spec.suspend == Some(true),
             autoscaling,
+            autoscaler_options: spec.autoscaler_options.as_ref(),
             service_annotations: spec.head_service_annotations.as_ref(),
         };
         parsed.check_size()?;
@@ -201,6 +206,7 @@ fn worker_group(
         min: min.unwrap_or_default(),
         max,
         hosts: count(spec.num_of_hosts).unwrap_or(1).max(1),
+        suspended: spec.suspend == Some(true),
         to_delete: to_delete.map(String::as_str).collect(),
     };
     match read.group.container() {

@@ -11,7 +11,7 @@ use resources::{amounts, names as shared};
 
 use super::plan::{ParsedRayCluster, RayGroup, WorkerGroup};
 use super::ports::{HeadPort, HeadPorts};
-use super::{command, names};
+use super::{autoscaler, command, names};
 use crate::ownership::controller_reference;
 use crate::terms;
 
@@ -48,11 +48,14 @@ impl PodMaker<'_> {
             node_type: names::HEAD,
             group,
             address: format!("127.0.0.1:{}", self.ports.get(HeadPort::Gcs)),
-            start: command::of_head(group, self.ports),
+            start: command::of_head(group, self.ports, self.cluster.autoscaling),
             labels: Vec::new(),
         });
         if let Some(container) = first_container(&mut pod) {
             declare_ports(container, self.ports);
+        }
+        if let Some(spec) = pod.spec.as_mut().filter(|_| self.cluster.autoscaling) {
+            autoscaler::add_to(spec, self.cluster, self.ports);
         }
         pod
     }
@@ -85,6 +88,10 @@ impl PodMaker<'_> {
         });
         if let (Some(spec), Some(wait)) = (&mut pod.spec, wait) {
             spec.init_containers.get_or_insert_default().push(wait);
+            // Ray's autoscaler takes a worker that starts anew for the one that it knows.
+            if self.cluster.autoscaling {
+                spec.restart_policy = Some("Never".to_owned());
+            }
         }
         pod
     }
@@ -98,6 +105,9 @@ impl PodMaker<'_> {
             command::set(container, &place.start, keep);
             for (name, value) in self.variables(&place) {
                 set_env(container, name, &value);
+            }
+            if cluster.autoscaling && autoscaler::is_second(cluster) {
+                set_env(container, autoscaler::VERSION_2, "1");
             }
             probe(container, place.group);
         }

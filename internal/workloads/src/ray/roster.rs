@@ -38,6 +38,8 @@ pub(crate) struct GroupChange<'a> {
     pub(crate) create: Vec<(u32, u32)>,
     /// When to look again.
     pub(crate) again: Option<Timestamp>,
+    /// The lowest number that no replica of an autoscaled cluster has had, as far as is known.
+    pub(crate) unused: u32,
 }
 
 impl<'a> Roster<'a> {
@@ -91,10 +93,15 @@ impl<'a> GroupRoster<'a> {
 
     /// Compares the replicas with the group's spec. A replica is whole or goes: if one of its pods has ended, its
     /// others follow.
+    ///
+    /// In an autoscaled cluster new replicas get numbers from `from` on, which grows: no number is used twice. It grows
+    /// only when no replica is missing or one goes, so that a decision that is repeated before the new pods are seen
+    /// creates the same ones. Example: `from` 0, replicas 0 to 2 exist and `from` becomes 3; 1 goes, and the next is 3.
     pub(crate) fn change(
         &self,
         cluster: &ParsedRayCluster<'_>,
         group: &WorkerGroup<'_>,
+        from: u32,
         now: Timestamp,
     ) -> GroupChange<'a> {
         let mut change = GroupChange::default();
@@ -117,12 +124,19 @@ impl<'a> GroupRoster<'a> {
             }
         }
         let wanted = usize::try_from(group.replicas).unwrap_or(usize::MAX);
-        if staying.len() > wanted {
+        let mut surplus = staying.len().saturating_sub(wanted);
+        // Only Ray knows which of the workers that run is idle; it names that one.
+        if cluster.autoscaling && !group.suspended {
+            let bound = |pods: &[&Pod]| pods.iter().any(|pod| pod_facts::is_bound(pod));
+            let waiting = staying.iter().filter(|(_, pods)| !bound(pods)).count();
+            surplus = surplus.min(waiting);
+        }
+        if surplus > 0 {
             // Those without a node go first, then those with the highest numbers.
             staying.sort_by_key(|(number, pods)| {
                 (!pods.iter().all(|pod| pod_facts::is_bound(pod)), *number)
             });
-            for (_, pods) in staying.split_off(wanted) {
+            for (_, pods) in staying.split_off(staying.len() - surplus) {
                 change.delete.extend(pods);
             }
         }
@@ -132,7 +146,8 @@ impl<'a> GroupRoster<'a> {
             }
             change.create.extend(absent(cluster, group, *number, pods));
         }
-        let free = (0..u32::MAX).filter(|number| {
+        let first = if cluster.autoscaling { from } else { 0 };
+        let free = (first..u32::MAX).filter(|number| {
             let to_delete = |host| {
                 group
                     .to_delete
@@ -145,6 +160,13 @@ impl<'a> GroupRoster<'a> {
                 .create
                 .extend((0..group.hosts).map(|host| (number, host)));
         }
+        let goes = !change.delete.is_empty() || self.pods().any(pod_facts::is_leaving);
+        let highest = self.replicas.keys().next_back();
+        let next = highest.map_or(0, |number| number.saturating_add(1));
+        change.unused = match goes || change.create.is_empty() {
+            true => from.max(next),
+            false => from,
+        };
         change.delete.retain(|pod| !pod_facts::is_leaving(pod));
         change
     }

@@ -23,6 +23,8 @@ use crate::pod_room::HeldBack;
 
 /// `status.state` of a cluster that works.
 const READY: &str = "ready";
+/// The reason of a cluster whose spec is refused.
+pub(crate) const INVALID_SPEC: &str = "InvalidRayClusterSpec";
 /// `status.state` of a cluster without pods.
 const STATE_SUSPENDED: &str = "suspended";
 
@@ -101,10 +103,22 @@ pub(crate) fn place(
         .and_then(|pod| pod.status.as_ref()?.pod_ip.clone());
     status.head = Some(RayHeadInfo {
         pod_name: roster.head.map(|pod| pod_facts::name(pod).to_owned()),
+        run: roster.head.map(run_of),
         pod_ip: ip.clone(),
         service_name: Some(names::head_service(cluster.name())),
         service_ip: ip,
     });
+}
+
+/// What changes when the head starts anew: its pod, or Ray's container in the pod.
+fn run_of(pod: &Pod) -> String {
+    let first = pod.spec.as_ref().and_then(|spec| spec.containers.first());
+    let statuses = pod.status.as_ref();
+    let statuses = statuses.and_then(|status| status.container_statuses.as_deref());
+    let mut statuses = statuses.unwrap_or_default().iter();
+    let of_ray = statuses.find(|status| first.is_some_and(|first| first.name == status.name));
+    let restarts = of_ray.map_or(0, |status| status.restart_count);
+    format!("{}/{restarts}", pod_facts::uid(pod))
 }
 
 /// Conditions and state of a cluster that should run.
@@ -245,11 +259,10 @@ pub(crate) fn refused(
     status: &mut RayClusterStatus,
     now: Timestamp,
 ) -> Vec<EventNote> {
-    const REASON: &str = "InvalidRayClusterSpec";
     let message = refusal.to_string();
     status.state = None;
-    let changed = conditions::set(status, PROVISIONED, false, REASON, &message, now);
-    let note = || EventNote::warning(REASON, message.clone());
+    let changed = conditions::set(status, PROVISIONED, false, INVALID_SPEC, &message, now);
+    let note = || EventNote::warning(INVALID_SPEC, message.clone());
     changed.then(note).into_iter().collect()
 }
 

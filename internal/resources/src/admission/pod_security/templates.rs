@@ -33,6 +33,14 @@ fn places(kind: &Kind) -> &'static [TemplatePath] {
             TemplatePath::At(&["spec", "headGroupSpec", "template"]),
             TemplatePath::Each(&["spec", "workerGroupSpecs"], &["template"]),
         ],
+        ("ray.io", "RayJob") => &[
+            TemplatePath::At(&["spec", "rayClusterSpec", "headGroupSpec", "template"]),
+            TemplatePath::Each(
+                &["spec", "rayClusterSpec", "workerGroupSpecs"],
+                &["template"],
+            ),
+            TemplatePath::At(&["spec", "submitterPodTemplate"]),
+        ],
         ("serving.knative.dev", "Service") => &[TemplatePath::At(&["spec", "template"])],
         _ => &[],
     }
@@ -118,6 +126,14 @@ mod tests {
                 2,
             ),
             (
+                "ray.io",
+                "v1",
+                "RayJob",
+                json!({"submitterPodTemplate": t("c"), "rayClusterSpec": {
+                    "headGroupSpec": {"template": t("a")}, "workerGroupSpecs": [{"template": t("b")}]}}),
+                3,
+            ),
+            (
                 "serving.knative.dev",
                 "v1",
                 "Service",
@@ -149,6 +165,7 @@ mod tests {
                 "template": bad, "jobTemplate": {"spec": {"template": bad}}, "schedule": "* * * * *",
                 "tasks": [{"name": "t", "template": bad}],
                 "headGroupSpec": {"template": bad}, "workerGroupSpecs": [{"template": bad}],
+                "rayClusterSpec": {"headGroupSpec": {"template": bad}},
             });
             for training in training::ALL {
                 spec[training.replicas_field] = json!({"Worker": {"template": bad}});

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use resources::kinds::{PodGroup, RayCluster, RayClusterStatus};
 use serde_json::{Value, json};
 
-use crate::action::{Action, ReconcileOutcome};
+use crate::action::{Action, Dependent, ReconcileOutcome};
 use crate::pod_room::PodRoom;
 use crate::ray::{ObservedRayCluster, reconcile};
 use crate::training::Network;
@@ -52,6 +52,8 @@ pub struct World {
     pub taken: BTreeSet<u16>,
     pub network: Network,
     pub room: PodRoom,
+    /// Objects of other kinds.
+    pub created: Vec<Dependent>,
     serial: u32,
 }
 
@@ -67,6 +69,7 @@ impl World {
                 ports: 14_000..=14_999,
             },
             room: PodRoom::default(),
+            created: Vec::new(),
             serial: 0,
         }
     }
@@ -125,6 +128,7 @@ impl World {
             }
             Action::ApplyPodGroup(group) => self.group = Some(*group),
             Action::DeletePodGroup { .. } => self.group = None,
+            Action::Create(dependent) => self.created.push(dependent),
             other => panic!("{other:?}"),
         }
     }
@@ -149,6 +153,12 @@ impl World {
         for name in names {
             self.phase(&name, "Running");
         }
+    }
+
+    /// The pod has a node.
+    pub fn bind(&mut self, name: &str) {
+        let pod = self.pods.get_mut(name).expect("the pod exists");
+        pod.spec.get_or_insert_default().node_name = Some("n".to_owned());
     }
 
     pub fn phase(&mut self, name: &str, phase: &str) {
