@@ -80,7 +80,7 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 66] = [
+const PORTAL: [Row; 70] = [
     ("GET", "/metrics", "", "", Who::Admins, 403),
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
@@ -138,17 +138,22 @@ const PORTAL: [Row; 66] = [
     ("POST", "/ui/users", "", "name=-&role=member", Who::Admins, 403),
     ("POST", "/ui/users/{name}/{action}", "/ui/users/none/disable", "", Who::Admins, 403),
     ("GET", "/ui/jobs", "", "", Who::Authenticated, 403),
+    // Each job's outcome is told on the page.
+    ("POST", "/ui/jobs", "", "action=suspend&job=a/jobs/there", Who::Authenticated, 403),
     // A job without read permission looks like a missing one.
     ("GET", "/ui/jobs/{namespace}/{kind}/{name}", "/ui/jobs/a/jobs/there", "", Who::Team, 404),
     ("POST", "/ui/jobs/{namespace}/{kind}/{name}/{action}", "/ui/jobs/a/jobs/there/suspend", "", Who::Workers, 403),
     ("GET", "/ui/usage", "", "", Who::Authenticated, 403),
     ("GET", "/ui/nodes", "", "", Who::Users, 403),
     ("GET", "/ui/nodes/{name}", "/ui/nodes/none", "", Who::Users, 403),
+    ("POST", "/ui/nodes/{name}/cordon", "/ui/nodes/none/cordon", "reason=x", Who::Admins, 403),
+    ("POST", "/ui/nodes/{name}/uncordon", "/ui/nodes/none/uncordon", "", Who::Admins, 403),
     ("GET", "/ui/queues", "", "", Who::Users, 403),
     ("GET", "/ui/queues/{name}", "/ui/queues/default", "", Who::Users, 403),
     ("GET", "/ui/submit", "", "", Who::Authenticated, 403),
     ("POST", "/ui/submit", "", "yaml=", Who::Authenticated, 403),
     ("POST", "/ui/submit/form", "", "", Who::Authenticated, 403),
+    ("GET", "/ui/design", "", "", Who::Authenticated, 403),
     ("GET", "/ui/live", "", "", Who::Authenticated, 403),
     ("GET", "/ui/assets/{file}", "/ui/assets/muster.css", "", Who::All, 403),
     ("GET", "/ui/{*path}", "/ui/none", "", Who::Authenticated, 403),

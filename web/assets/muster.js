@@ -3,7 +3,8 @@
 "use strict";
 
 // Brings an element in line with a fresh one, touching only what differs, so that focus,
-// selection and scrolling stay. What is marked data-keep belongs to the reader.
+// selection and scrolling stay. What is marked data-keep belongs to the reader, what is
+// marked data-stay is only on the page that an action led to.
 function bring(now, fresh) {
   if (now.nodeType !== fresh.nodeType || now.nodeName !== fresh.nodeName) {
     now.replaceWith(fresh.cloneNode(true));
@@ -20,7 +21,9 @@ function bring(now, fresh) {
   for (const { name } of [...now.attributes]) {
     if (!fresh.hasAttribute(name) && !(now.nodeName === "DETAILS" && name === "open")) now.removeAttribute(name);
   }
-  const before = [...now.childNodes];
+  // What an action told stays until the reader goes on.
+  const stays = (node) => node.nodeType === Node.ELEMENT_NODE && node.hasAttribute("data-stay");
+  const before = [...now.childNodes].filter((node) => !stays(node));
   const after = [...fresh.childNodes];
   after.forEach((child, i) => {
     if (i < before.length) bring(before[i], child);
@@ -42,7 +45,11 @@ async function refresh(main) {
   }
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const fresh = page.querySelector("main");
+  // Marks belong to jobs, not to places in the table.
+  const boxes = () => main.querySelectorAll("input[name=job]");
+  const marked = new Set([...boxes()].filter((box) => box.checked).map((box) => box.value));
   if (fresh) bring(main, fresh);
+  for (const box of boxes()) box.checked = marked.has(box.value);
   times();
   followLog();
 }

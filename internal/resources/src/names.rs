@@ -35,6 +35,14 @@ pub const SESSION: &str = "muster.io/session";
 pub const RAY_CLUSTER: &str = "ray.io/cluster";
 /// Label on a RayCluster's pods and services: `head` or `worker`.
 pub const RAY_NODE_TYPE: &str = "ray.io/node-type";
+/// Label on a RayCluster's pods: the group's name. KubeRay's.
+pub const RAY_GROUP: &str = "ray.io/group";
+/// Label on a RayCluster's workers: the replica's number in its group. KubeRay's.
+pub const RAY_REPLICA_INDEX: &str = "ray.io/worker-group-replica-index";
+/// Label on a Volcano Job's pods: the job's name. Volcano's.
+pub const VOLCANO_JOB_NAME: &str = "volcano.sh/job-name";
+/// Label on a Volcano Job's pods: the pod's number in its task. Volcano's.
+pub const VOLCANO_TASK_INDEX: &str = "volcano.sh/task-index";
 /// The ports that heads of RayClusters get where pods share their node's address. Apart from the ports of the training
 /// kinds.
 pub const RAY_PORTS: std::ops::RangeInclusive<u16> = 14_000..=14_999;

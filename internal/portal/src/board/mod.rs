@@ -8,6 +8,7 @@ mod job_entry;
 mod jobs;
 mod nodes;
 mod other_devices;
+mod other_kinds;
 mod picture;
 mod pods;
 mod queues;
@@ -34,9 +35,10 @@ use tokio::sync::watch;
 use pods::PodRow;
 
 pub use catching_up::caught_up;
-pub use job_entry::{CRON_JOBS, PODS};
+pub use job_entry::{CRON_JOBS, JobEntry, PODS};
 pub use jobs::{GONE, JobDetail, JobRow, Replica, Tone};
-pub use nodes::{ActiveAlert, ClusterTotals, NodeCard};
+pub use nodes::{ActiveAlert, CORDON_REASON, ClusterTotals, GpuSquare, NodeCard};
+pub use other_kinds::OtherKind;
 pub use picture::Picture;
 pub use queues::QueueRow;
 
@@ -51,6 +53,7 @@ pub struct Board {
     training_jobs: Arc<Vec<(&'static TrainingKind, Store<DynamicObject>)>>,
     plain_jobs: Store<Job>,
     cron_jobs: Store<CronJob>,
+    other_jobs: Arc<Vec<(&'static OtherKind, Store<DynamicObject>)>>,
     queues: Store<Queue>,
     snapshot: Arc<Mutex<Arc<snapshot::Snapshot>>>,
     version: watch::Receiver<u64>,
@@ -64,14 +67,19 @@ impl Board {
         // Pages show the scheduler's report of a gang: gangs are watched for their changes only;
         // their copies are not read.
         drop(follow::<PodGroup>(client, &bump));
-        let training_jobs = training::ALL
-            .iter()
-            .map(|kind| (*kind, follow_training(client, kind, &bump)))
-            .collect();
+        let training_jobs = training::ALL.iter().map(|kind| {
+            let gvk = GroupVersionKind::gvk(training::GROUP, kind.version, kind.kind);
+            (*kind, follow_untyped(client, &gvk, kind.plural, &bump))
+        });
+        let other_jobs = other_kinds::ALL.into_iter().map(|kind| {
+            let gvk = GroupVersionKind::gvk(kind.group, kind.version, kind.kind);
+            (kind, follow_untyped(client, &gvk, kind.resource, &bump))
+        });
         Board {
             pods: follow(client, &bump),
             nodes: follow(client, &bump),
-            training_jobs: Arc::new(training_jobs),
+            training_jobs: Arc::new(training_jobs.collect()),
+            other_jobs: Arc::new(other_jobs.collect()),
             plain_jobs: follow(client, &bump),
             cron_jobs: follow(client, &bump),
             snapshot: Arc::default(),
@@ -100,14 +108,14 @@ where
     follow_in(Api::all(client.clone()), (), bump)
 }
 
-/// Mirrors one training kind. All of them have the same form, so they need no types of their own here.
-fn follow_training(
+/// Mirrors one kind of jobs without a type of its own here.
+fn follow_untyped(
     client: &Client,
-    kind: &TrainingKind,
+    gvk: &GroupVersionKind,
+    plural: &str,
     bump: &Arc<watch::Sender<u64>>,
 ) -> Store<DynamicObject> {
-    let gvk = GroupVersionKind::gvk(training::GROUP, kind.version, kind.kind);
-    let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural);
+    let resource = ApiResource::from_gvk_with_plural(gvk, plural);
     let api = Api::all_with(client.clone(), &resource);
     follow_in(api, resource, bump)
 }

@@ -10,10 +10,11 @@ use resources::training;
 
 use super::Board;
 use super::job_entry::{JobEntry, Source};
+use super::other_kinds;
 use super::pods::PodRow;
 
-/// Namespace, whether the job is one of `batch`, and its name.
-type JobKey = (String, bool, String);
+/// Namespace, the label by which pods name jobs of the kind, and the job's name.
+type JobKey = (String, &'static str, String);
 
 /// Namespace, plural and name.
 type EntryKey = (String, &'static str, String);
@@ -30,21 +31,37 @@ pub struct Snapshot {
 /// The job that a pod is part of, by its labels.
 fn job_of(pod: &PodRow) -> Option<JobKey> {
     let namespace = pod.metadata.namespace.clone()?;
-    match (pod.label(names::JOB_NAME), pod.label(names::BATCH_JOB_NAME)) {
-        ("", "") => None,
-        ("", job) => Some((namespace, true, job.to_owned())),
-        (job, _) => Some((namespace, false, job.to_owned())),
-    }
+    let others = other_kinds::ALL.into_iter().map(|kind| kind.label);
+    let mut labels = [names::JOB_NAME, names::BATCH_JOB_NAME]
+        .into_iter()
+        .chain(others);
+    let label = labels.find(|label| !pod.label(label).is_empty())?;
+    Some((namespace, label, pod.label(label).to_owned()))
 }
 
+/// A pod's place: its role's place in the order of ranks or its group, its index, its name.
+type Place = (Option<training::ReplicaType>, String, u64, Option<String>);
+
 /// The place of a pod among its job's pods: its role's place in the order of ranks, then its index.
-fn place(pod: &PodRow) -> (Option<training::ReplicaType>, u64, Option<String>) {
+fn place(pod: &PodRow) -> Place {
     let role = pod.label(names::REPLICA_TYPE);
     let mut roles = training::ALL.iter().flat_map(|kind| kind.roles);
     let role = roles.find(|known| known.lower() == role).copied();
-    let index = pod.label(names::REPLICA_INDEX).parse();
-    let index = index.or_else(|_| pod.label(names::COMPLETION_INDEX).parse());
-    (role, index.unwrap_or(u64::MAX), pod.metadata.name.clone())
+    let indices = [
+        names::REPLICA_INDEX,
+        names::COMPLETION_INDEX,
+        names::RAY_REPLICA_INDEX,
+        names::VOLCANO_TASK_INDEX,
+    ];
+    let mut indices = indices.iter().map(|label| pod.label(label).parse());
+    let index = indices.find_map(Result::ok).unwrap_or(u64::MAX);
+    // A RayCluster's head comes before its groups.
+    let group = match pod.label(names::RAY_NODE_TYPE) {
+        "head" => String::new(),
+        "" => pod.label(names::TASK_SPEC).to_owned(),
+        _ => pod.label(names::RAY_GROUP).to_owned(),
+    };
+    (role, group, index, pod.metadata.name.clone())
 }
 
 impl Snapshot {
@@ -64,12 +81,19 @@ impl Snapshot {
             let jobs = jobs.state().into_iter();
             jobs.map(|job| {
                 let key = (job.metadata.namespace.clone(), job.metadata.name.clone());
-                (key, false, Source::Training(kind, job))
+                (key, names::JOB_NAME, Source::Training(kind, job))
+            })
+        });
+        let other = board.other_jobs.iter().flat_map(|(kind, jobs)| {
+            let jobs = jobs.state().into_iter();
+            jobs.map(|job| {
+                let key = (job.metadata.namespace.clone(), job.metadata.name.clone());
+                (key, kind.label, Source::Other(kind, job))
             })
         });
         let plain = board.plain_jobs.state().into_iter().map(|job| {
             let key = (job.metadata.namespace.clone(), job.metadata.name.clone());
-            (key, true, Source::Plain(job))
+            (key, names::BATCH_JOB_NAME, Source::Plain(job))
         });
         let mut entries = Vec::new();
         let mut kept = |source: Source, key: EntryKey, pods: Vec<Arc<PodRow>>| {
@@ -86,13 +110,14 @@ impl Snapshot {
             };
             entries.push((key, entry));
         };
-        for ((namespace, name), batch, source) in trained.chain(plain) {
+        for ((namespace, name), label, source) in trained.chain(plain).chain(other) {
             let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
             let plural = match &source {
                 Source::Training(kind, _) => kind.plural,
+                Source::Other(kind, _) => kind.plural,
                 _ => "jobs",
             };
-            let own = pods.remove(&(namespace.clone(), batch, name.clone()));
+            let own = pods.remove(&(namespace.clone(), label, name.clone()));
             kept(source, (namespace, plural, name), own.unwrap_or_default());
         }
         for cron in board.cron_jobs.state() {
@@ -149,7 +174,7 @@ impl Board {
         for entry in &snapshot.entries {
             let row = entry.base();
             let key = (row.plural, row.namespace.as_str());
-            let sees = || sees(entry.group, row.plural, &row.namespace);
+            let sees = || sees(entry.group, entry.resource, &row.namespace);
             if *seen.entry(key).or_insert_with(sees) {
                 shown.push(entry.clone());
             }

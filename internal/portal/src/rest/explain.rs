@@ -12,6 +12,7 @@ use resources::report::{PlacementReport, preemptable_words};
 use resources::training;
 use serde_json::{Value, json};
 
+use crate::board::OtherKind;
 use crate::failure;
 use crate::job_state::{PodProgress, blocked_sentence, owner_label, settled_sentence, state_of};
 use crate::problem::Problem;
@@ -32,7 +33,7 @@ pub async fn explain(
         return Ok(Json(answer(&portal, &caller, &state, &report).await));
     }
     let pods: Api<Pod> = Api::namespaced(client, &namespace);
-    let selector = format!("{}={name}", owner_label(kind.kind));
+    let selector = format!("{}={name}", owner_label(kind));
     let pods = pods.list(&ListParams::default().labels(&selector)).await?;
     // One of the pods may wait without a gang.
     let names = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
@@ -102,19 +103,19 @@ pub fn api_of(client: Client, namespace: &str, kind: &Kind) -> Api<DynamicObject
 pub fn unknown_job_kind(plural: &str) -> String {
     let known: Vec<&str> = training::ALL.iter().map(|kind| kind.plural).collect();
     format!(
-        "kind: Invalid value: {plural:?}: use {}, rayclusters or jobs",
+        "kind: Invalid value: {plural:?}: use {}, rayclusters, vcjobs (Volcano's) or jobs",
         known.join(", ")
     )
 }
 
 /// The kind of jobs with this plural name.
 pub fn job_kind(plural: &str) -> Result<&'static Kind, Problem> {
+    if let Some(other) = OtherKind::by_plural(plural).and_then(OtherKind::registered) {
+        return Ok(other);
+    }
     registry::all()
         .iter()
-        .find(|kind| {
-            kind.plural == plural
-                && (["batch", "ray.io"].contains(&kind.group) || kind.training().is_some())
-        })
+        .find(|kind| kind.plural == plural && (kind.group == "batch" || kind.training().is_some()))
         .filter(|kind| kind.kind != "CronJob")
         .ok_or_else(|| Problem::invalid(unknown_job_kind(plural)))
 }

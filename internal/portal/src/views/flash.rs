@@ -26,7 +26,7 @@ type Known = (
     Option<(&'static str, &'static str)>,
 );
 
-const KNOWN: [Known; 10] = [
+const KNOWN: [Known; 7] = [
     (
         "suspended",
         "The job is suspended: its pods end, and it keeps its record.",
@@ -54,17 +54,6 @@ const KNOWN: [Known; 10] = [
         Some(("uncordon", "Uncordon it")),
     ),
     ("uncordoned", "The node takes new work again.", None),
-    (
-        "drained",
-        "The node takes no new work, and its pods are asked to end.",
-        None,
-    ),
-    (
-        "draining",
-        "Some pods stay: a disruption budget holds them, or nothing would create them again. Drain the node again later.",
-        None,
-    ),
-    ("labelled", "The node's labels are changed.", None),
 ];
 
 impl FlashQuery {

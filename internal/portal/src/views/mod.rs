@@ -4,10 +4,12 @@
 mod account;
 mod again;
 mod assets;
+mod design;
 mod flash;
 mod job;
 mod jobs;
 mod live;
+mod nodes;
 mod overview;
 mod queue;
 mod sign_in;
@@ -45,16 +47,20 @@ pub fn routes(routes: Routes) -> Routes {
         .post("/ui/users", users::create)
         .post("/ui/users/{name}/{action}", users::act)
         .get("/ui/jobs", jobs::list)
+        .post("/ui/jobs", jobs::act)
         .get("/ui/jobs/{namespace}/{kind}/{name}", job::page)
         .post("/ui/jobs/{namespace}/{kind}/{name}/{action}", job::act)
-        .get("/ui/nodes", overview::nodes)
-        .get("/ui/nodes/{name}", overview::node)
-        .get("/ui/queues", overview::queues)
+        .get("/ui/nodes", nodes::nodes)
+        .get("/ui/nodes/{name}", nodes::node)
+        .post("/ui/nodes/{name}/cordon", nodes::cordon)
+        .post("/ui/nodes/{name}/uncordon", nodes::uncordon)
+        .get("/ui/queues", nodes::queues)
         .get("/ui/queues/{name}", queue::one)
         .get("/ui/usage", usage::show)
         .get("/ui/submit", submit::blank)
         .post("/ui/submit", submit::submit)
         .post("/ui/submit/form", submit::from_form)
+        .get("/ui/design", design::design)
         .get("/ui/live", live::changes)
         .get("/ui/assets/{file}", assets::asset)
         .get("/ui/{*path}", missing)

@@ -33,10 +33,10 @@ const API_VERSION: &str = "batch.volcano.sh/v1alpha1";
 const KIND: &str = "Job";
 
 /// Label on a Volcano Job's pods: the job's name.
-pub const JOB_NAME: &str = "volcano.sh/job-name";
+pub const JOB_NAME: &str = names::VOLCANO_JOB_NAME;
 const JOB_NAMESPACE: &str = "volcano.sh/job-namespace";
 /// Label on a pod: its number in its task.
-const TASK_INDEX: &str = "volcano.sh/task-index";
+const TASK_INDEX: &str = names::VOLCANO_TASK_INDEX;
 /// Label on a pod: the job's `status.version` when it was created.
 const VERSION: &str = "volcano.sh/job-version";
 const RETRY_COUNT: &str = "volcano.sh/job-retry-count";

@@ -5,7 +5,8 @@ mod events;
 mod logs;
 mod verdict;
 
-pub use actions::act;
+pub use actions::{act, carry_out};
+pub use verdict::never_fits;
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,7 @@ use self::verdict::Verdict;
 use super::flash::FlashQuery;
 use super::when::When;
 use super::{PageCaller, PageFrame, message, page as render};
-use crate::board::{CRON_JOBS, GONE, JobDetail, PODS, Replica, Tone, caught_up};
+use crate::board::{CRON_JOBS, GONE, JobDetail, OtherKind, PODS, Replica, Tone, caught_up};
 use crate::failure::{self, Failure};
 use crate::problem::Problem;
 use crate::rest::explain::{api_of, unknown_job_kind};
@@ -105,6 +106,8 @@ struct JobPage {
     /// Jobs of a CronJob are listed elsewhere.
     jobs_of: String,
     suspendable: bool,
+    /// A pod without a job does not run again.
+    repeatable: bool,
 }
 
 impl JobPage {
@@ -130,10 +133,22 @@ pub(super) fn page_kind(plural: &str) -> Result<&'static Kind, Problem> {
         "" => kind.plural == PODS,
         _ => kind.training().is_some(),
     };
+    if let Some(other) = OtherKind::by_plural(plural).and_then(OtherKind::registered) {
+        return Ok(other);
+    }
     let mut kinds = registry::all().iter();
     kinds
         .find(|kind| kind.plural == plural && has_page(kind))
         .ok_or_else(|| Problem::invalid(unknown_job_kind(plural)))
+}
+
+/// The plural of a kind in the addresses of its pages, if it has pages.
+pub(super) fn page_plural(kind: &Kind) -> Option<&'static str> {
+    if let Some(other) = OtherKind::of(kind) {
+        return Some(other.plural);
+    }
+    let known = page_kind(kind.plural).ok()?;
+    std::ptr::eq(kind, known).then_some(known.plural)
 }
 
 /// The job on the board; waits for the board if only the API has it yet.
@@ -318,7 +333,8 @@ async fn page_of(
         events,
         manifest,
         jobs_of,
-        suspendable: job.row.plural != PODS,
+        suspendable: job.row.suspends(),
+        repeatable: job.row.plural != PODS,
         job,
     }))
 }
