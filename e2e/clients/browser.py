@@ -98,6 +98,7 @@ class Walk:
     def submit(self, name):
         self.find("button[value=submit]").click()
         self.until("on the job's page", lambda: self.driver.current_url.endswith("/pytorchjobs/" + name))
+        assert "are submitted" in self.text(".flash"), self.text("body")
 
     def tab(self, name):
         link = next(a for a in self.driver.find_elements(By.CSS_SELECTOR, ".tabs a") if a.text.startswith(name))
@@ -176,6 +177,127 @@ def restarts(walk):
                and "started again" in walk.text("#log-text .restart"))
 
 
+# Ray's programs start slowly: these listen where workers wait for the head, and are ready at once.
+RAY = """
+apiVersion: ray.io/v1
+kind: RayCluster
+metadata: {name: rays, namespace: default, annotations: {ray.io/overwrite-container-cmd: "true"}}
+spec:
+  headGroupSpec: {rayStartParams: {port: "15379", node-manager-port: "15380"}, template: {spec: {containers: [
+    {name: head, command: [python3, -c, "import socket, time; s = [socket.create_server(('', p)) for p in (15379, 15380)]; time.sleep(600)"],
+     readinessProbe: {exec: {command: ["true"]}}, resources: {requests: {cpu: 100m, memory: 64Mi}}}]}}}
+  workerGroupSpecs:
+  - {groupName: small, replicas: 2, minReplicas: 1, maxReplicas: 3, rayStartParams: {}, template: {spec: {containers: [
+      {name: worker, command: [sleep, "600"], readinessProbe: {exec: {command: ["true"]}}, resources: {requests: {cpu: 100m, memory: 64Mi}}}]}}}
+"""
+
+VOLCANO = """
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: tasks, namespace: default}
+spec:
+  minAvailable: 2
+  tasks:
+  - {name: first, replicas: 2, template: {spec: {restartPolicy: Never, containers: [
+      {name: main, command: [sh, -c, "echo of volcano"], resources: {requests: {cpu: 100m, memory: 64Mi}}}]}}}
+"""
+
+
+def other_kinds(walk):
+    """A RayCluster and a Volcano Job have pages with their parts, and are in the list."""
+    walk.submit_yaml(RAY)
+    walk.until("on its page", lambda: walk.driver.current_url.split("?")[0].endswith("/rayclusters/rays"))
+    walk.until("it runs", lambda: walk.state() == "Running")
+    for word in ("Head and groups", "rays-head-svc", "small", "1 to 3", "have been ready"):
+        assert word in walk.text(), (word, walk.text())
+    walk.tab("Replicas")
+    walk.until("its head is first", lambda: "rays-head" in walk.text("tbody tr:first-child")
+               and "rays-small-worker-1" in walk.text("tbody tr:last-child"))
+    walk.submit_yaml(VOLCANO)
+    walk.until("on its page", lambda: walk.driver.current_url.split("?")[0].endswith("/vcjobs/tasks"))
+    walk.until("it ends", lambda: walk.state() == "Succeeded")
+    assert "Tasks" in walk.text() and "first" in walk.text("table"), walk.text()
+    walk.driver.get(walk.url + "/ui/jobs?kind=RayCluster")
+    assert "rays" in walk.text("table") and "3 of 3" in walk.text("table"), walk.text()
+    walk.driver.get(walk.url + "/ui/jobs?kind=Volcano+Job")
+    assert "tasks" in walk.text("table"), walk.text()
+    assert not walk.driver.find_elements(By.CSS_SELECTOR, "tbody input[type=checkbox]"), "nothing suspends it"
+
+
+def administration(walk):
+    """A team is made and changed by forms, which show their commands; a queue is changed; a drain is previewed."""
+    driver = walk.driver
+    driver.get(walk.url + "/ui/teams")
+    assert "There is no team yet" in walk.text(), walk.text()
+    walk.find("input[name=name]").send_keys("vision")
+    walk.find("input[name=gpus]").send_keys("2")
+    walk.find("input[name=members]").send_keys("admin, it's")
+    command = "muster team create vision --quota nvidia.com/gpu=2 --members 'admin,it'\\''s'"
+    assert walk.text("form.card code") == command, walk.text("form.card code")
+    walk.find("form[action='/ui/teams'] button").click()
+    walk.until("the team's page", lambda: "The team is made" in walk.text(".flash"))
+    assert driver.current_url.endswith("/ui/teams/vision"), driver.current_url
+    for word in ("requests.nvidia.com/gpu", "admin", "it's"):
+        assert word in walk.text(), (word, walk.text())
+    walk.find("form[action$='/add-member'] input[name=user]").send_keys("admin")
+    Select(walk.find("select[name=role]")).select_by_visible_text("lead")
+    shown = walk.text("form[action$='/add-member']")
+    assert "muster team add-member vision admin --role " in shown, shown
+    walk.find("form[action$='/add-member'] button").click()
+    walk.until("it is told", lambda: "is a member of the team" in walk.text(".flash"))
+    walk.until("the role", lambda: "lead" in walk.text("[aria-labelledby=members] table"))
+    walk.find("[aria-label=\"Remove it's\"]").click()
+    driver.switch_to.alert.accept()
+    walk.until("it is told", lambda: "no member of the team any more" in walk.text(".flash"))
+    assert "it's" not in walk.text("[aria-labelledby=members] table"), walk.text()
+    driver.get(walk.url + "/ui/queues/vision")
+    weight = walk.find("input[name=weight]")
+    weight.clear()
+    weight.send_keys("3", Keys.ENTER)
+    walk.until("it is told", lambda: "The queue is changed" in walk.text(".flash"))
+    walk.until("its weight", lambda: "3\nweight" in walk.text(".figures"))
+    driver.get(walk.url + "/ui/nodes")
+    driver.find_element(By.CSS_SELECTOR, "tbody a").click()
+    walk.until("the node's page", lambda: "Remove the node" in walk.text())
+    driver.find_element(By.PARTIAL_LINK_TEXT, "Drain").click()
+    walk.until("what a drain costs", lambda: "has-all-master-0" in walk.text("table"))
+    assert "of work; " in walk.text("table") and "cannot move" in walk.text("table"), walk.text()
+    walk.find("input[name=force]").click()
+    assert walk.text("form.card code").endswith(" --force"), walk.text("form.card code")
+
+
+def cordon(walk):
+    """A node is taken out of use with a reason, which its page names, and back by the message's button."""
+    driver = walk.driver
+    driver.find_element(By.CSS_SELECTOR, ".heat a").click()
+    walk.until("the node's page", lambda: walk.find("input[name=reason]"))
+    walk.find("input[name=reason]").send_keys("a fan <b>is</b> replaced", Keys.ENTER)
+    walk.until("it is told", lambda: "takes no new work" in walk.text(".flash"))
+    walk.until("the reason is named", lambda: "a fan <b>is</b> replaced (admin)" in walk.text(".notice"))
+    walk.find(".flash button").click()
+    walk.until("it takes work again", lambda: "takes new work again" in walk.text(".flash"))
+    walk.until("its state", lambda: walk.state() == "Ready")
+
+
+def bulk(walk):
+    """Two marked jobs, of which one has ended: each has its outcome, and the filter stays."""
+    driver = walk.driver
+    driver.get(walk.url + "/ui/jobs?whose=mine&sort=name")
+    assert "restarts" in walk.text("table"), "a pod without a job is listed: " + walk.text()
+    for name in ("waits", "from-browser"):
+        walk.find(f"input[value='default/pytorchjobs/{name}']").click()
+    walk.find("button[value=cancel]").click()
+    driver.switch_to.alert.accept()
+    walk.until("the outcome of each", lambda: "default/pytorchjobs/waits: cancelled" in walk.text(".outcomes"))
+    assert "from-browser: job \"from-browser\" has ended" in walk.text(".outcomes"), walk.text(".outcomes")
+    assert "whose=mine&sort=name" in driver.current_url, driver.current_url
+    state = "return [...document.querySelectorAll('tbody tr')].find((r) => r.innerText.includes('waits')).innerText"
+    walk.until("it is cancelled", lambda: "Cancelled" in driver.execute_script(state))
+    text = driver.execute_async_script(
+        "fetch('/ui/jobs?kind=PyTorchJob&format=csv').then((a) => a.text()).then(arguments[0])")
+    assert "default,PyTorchJob,waits,Cancelled,default,admin" in text and ",Pod," not in text, text
+
+
 def main(url, password, shots):
     with tempfile.TemporaryDirectory() as profile:
         driver = browser(profile)
@@ -246,9 +368,21 @@ def main(url, password, shots):
             walk.until("the queue's page", lambda: driver.current_url.endswith("/ui/queues/default"))
             for word in ("nvidia.com/gpu", "Deserves", "Borrowed", "Guaranteed", "default/waits"):
                 assert word in walk.text(), (word, walk.text())
+            walk.driver.get(walk.url + "/ui/")
+            walk.until("the overview names what waits", lambda: "waits" in walk.text("[aria-labelledby=waiting]"))
+            walk.until("a pod that fails again and again", lambda: "restarts" in walk.text(".attention"))
+            assert driver.find_elements(By.CSS_SELECTOR, ".heat .gpu.own0"), "no GPU has its owner's colour"
+            cordon(walk)
+            say("took a node out of use and back")
             driver.get(url.rstrip("/") + "/ui/nodes")
             walk.until("the GPUs' load", lambda: "45 °C" in walk.text())
             say("saw why one waits, its queue, and what GPUs do")
+            bulk(walk)
+            say("cancelled two at once")
+            other_kinds(walk)
+            say("saw a RayCluster and a Volcano Job")
+            administration(walk)
+            say("made a team, changed a queue, saw what a drain costs")
             driver.get(url.rstrip("/") + "/ui/jobs")
             Select(walk.find("select[name=state]")).select_by_visible_text("Succeeded")
             walk.find(".filters button").click()
@@ -270,28 +404,32 @@ def main(url, password, shots):
 
 
 PAGES = {
-    "overview": "/ui/", "jobs": "/ui/jobs", "job": "/ui/jobs/default/pytorchjobs/from-browser",
+    "overview": "/ui/", "overview-load": "/ui/?map=load", "design": "/ui/design", "node": "/ui/nodes/NODE", "jobs": "/ui/jobs", "job": "/ui/jobs/default/pytorchjobs/from-browser",
     "job-failed": "/ui/jobs/default/pytorchjobs/fails", "job-logs": "/ui/jobs/default/pytorchjobs/fails?tab=logs&rank=all",
     "job-replicas": "/ui/jobs/default/pytorchjobs/fails?tab=replicas", "pod": "/ui/jobs/default/pods/restarts",
     "job-events": "/ui/jobs/default/pytorchjobs/fails?tab=events", "missing": "/ui/no-such-page",
     "job-manifest": "/ui/jobs/default/pytorchjobs/fails?tab=manifest", "delete": "/ui/jobs/default/pytorchjobs/fails?tab=delete",
     "submit-page": "/ui/submit", "nodes": "/ui/nodes", "queues": "/ui/queues",
+    "ray": "/ui/jobs/default/rayclusters/rays", "volcano": "/ui/jobs/default/vcjobs/tasks",
+    "teams": "/ui/teams", "team": "/ui/teams/vision", "drain": "/ui/nodes/NODE/drain",
     "users": "/ui/users", "account": "/ui/account",
-    "queue": "/ui/queues/default", "job-waiting": "/ui/jobs/default/pytorchjobs/waits",
+    "queue": "/ui/queues/vision", "job-waiting": "/ui/jobs/default/pytorchjobs/waits",
 }
 
 
 def look(walk):
     """Every page in both themes and two widths: nothing overflows, all is reachable by keyboard."""
     driver = walk.driver
+    driver.get(walk.url + "/ui/")
+    node = walk.text(".heat a").strip()
     for theme in ("light", "dark"):
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia",
                                {"features": [{"name": "prefers-color-scheme", "value": theme}]})
-        for width, size in (("desktop", 1280), ("phone", 390)):
+        for width, size in (("desktop", 1400), ("phone", 390)):
             driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
                                    {"width": size, "height": 900, "deviceScaleFactor": 1, "mobile": size < 600})
             for name, path in PAGES.items():
-                driver.get(walk.url + path)
+                driver.get(walk.url + path.replace("NODE", node))
                 walk.until(name + " is there", lambda: walk.text("h1"))
                 wide = driver.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
                 assert wide <= 0, f"{name} at {width} is {wide} px too wide"
@@ -302,7 +440,7 @@ def look(walk):
     for _ in range(40):
         driver.switch_to.active_element.send_keys(Keys.TAB)
         seen.add(driver.switch_to.active_element.text.strip())
-    for word in ("Overview", "Jobs", "Nodes", "Queues", "Submit", "Sign out"):
+    for word in ("Overview", "Jobs", "Nodes", "Queues", "Teams", "Submit", "Sign out"):
         assert word in seen, f"{word} can't be reached with the keyboard: {seen}"
 
 

@@ -80,7 +80,7 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 74] = [
+const PORTAL: [Row; 86] = [
     ("GET", "/metrics", "", "", Who::Admins, 403),
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
@@ -143,6 +143,8 @@ const PORTAL: [Row; 74] = [
     ("POST", "/ui/users", "", "name=-&role=member", Who::Admins, 403),
     ("POST", "/ui/users/{name}/{action}", "/ui/users/none/disable", "", Who::Admins, 403),
     ("GET", "/ui/jobs", "", "", Who::Authenticated, 403),
+    // Each job's outcome is told on the page.
+    ("POST", "/ui/jobs", "", "action=suspend&job=a/jobs/there", Who::Authenticated, 403),
     // A job without read permission looks like a missing one.
     ("GET", "/ui/jobs/{namespace}/{kind}/{name}", "/ui/jobs/a/jobs/there", "", Who::Team, 404),
     ("POST", "/ui/jobs/{namespace}/{kind}/{name}/{action}", "/ui/jobs/a/jobs/there/suspend", "", Who::Workers, 403),
@@ -152,11 +154,23 @@ const PORTAL: [Row; 74] = [
     ("POST", "/ui/alerts/{what}/{name}", "/ui/alerts/unsilence/none", "", Who::Admins, 403),
     ("GET", "/ui/nodes", "", "", Who::Users, 403),
     ("GET", "/ui/nodes/{name}", "/ui/nodes/none", "", Who::Users, 403),
+    ("POST", "/ui/nodes/{name}/cordon", "/ui/nodes/none/cordon", "reason=x", Who::Admins, 403),
+    ("POST", "/ui/nodes/{name}/uncordon", "/ui/nodes/none/uncordon", "", Who::Admins, 403),
+    ("GET", "/ui/nodes/{name}/drain", "/ui/nodes/none/drain", "", Who::Admins, 403),
+    ("POST", "/ui/nodes/{name}/drain", "/ui/nodes/none/drain", "", Who::Admins, 403),
+    ("POST", "/ui/nodes/{name}/remove", "/ui/nodes/none/remove", "confirm=none", Who::Admins, 403),
+    // The page has the teams that the caller may see.
+    ("GET", "/ui/teams", "", "", Who::Authenticated, 403),
+    ("POST", "/ui/teams", "", "name=-", Who::Admins, 403),
+    ("GET", "/ui/teams/{name}", "/ui/teams/none", "", Who::Authenticated, 403),
+    ("POST", "/ui/teams/{name}/{action}", "/ui/teams/none/quota", "gpus=1", Who::Admins, 403),
     ("GET", "/ui/queues", "", "", Who::Users, 403),
     ("GET", "/ui/queues/{name}", "/ui/queues/default", "", Who::Users, 403),
+    ("POST", "/ui/queues/{name}", "/ui/queues/none", "weight=1", Who::Admins, 403),
     ("GET", "/ui/submit", "", "", Who::Authenticated, 403),
     ("POST", "/ui/submit", "", "yaml=", Who::Authenticated, 403),
     ("POST", "/ui/submit/form", "", "", Who::Authenticated, 403),
+    ("GET", "/ui/design", "", "", Who::Authenticated, 403),
     ("GET", "/ui/live", "", "", Who::Authenticated, 403),
     ("GET", "/ui/assets/{file}", "/ui/assets/muster.css", "", Who::All, 403),
     ("GET", "/ui/{*path}", "/ui/none", "", Who::Authenticated, 403),

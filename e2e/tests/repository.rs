@@ -10,6 +10,7 @@ use e2e::{repository, run};
 
 /// The arrows of ARCHITECTURE.md. Every crate may also name `resources`.
 const ARROWS: &[(&str, &[&str])] = &[
+    ("administration", &[]),
     (
         "agent",
         &[
@@ -24,7 +25,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("alerting", &[]),
     ("apiserver", &["schema", "store"]),
-    ("cli", &["hardware", "usage"]),
+    ("cli", &["administration", "hardware", "usage"]),
     (
         "controllers",
         &["invariants", "scheduler", "supervisor", "workloads"],
@@ -37,7 +38,16 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("invariants", &[]),
     ("network", &["durable"]),
     ("nvml-standin", &["hardware"]),
-    ("portal", &["alerting", "identity", "supervisor", "usage"]),
+    (
+        "portal",
+        &[
+            "administration",
+            "alerting",
+            "identity",
+            "supervisor",
+            "usage",
+        ],
+    ),
     ("resources", &[]),
     ("rpc", &[]),
     ("runtime", &["durable"]),

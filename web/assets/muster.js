@@ -3,7 +3,8 @@
 "use strict";
 
 // Brings an element in line with a fresh one, touching only what differs, so that focus,
-// selection and scrolling stay. What is marked data-keep belongs to the reader.
+// selection and scrolling stay. What is marked data-keep belongs to the reader, what is
+// marked data-stay is only on the page that an action led to.
 function bring(now, fresh) {
   if (now.nodeType !== fresh.nodeType || now.nodeName !== fresh.nodeName) {
     now.replaceWith(fresh.cloneNode(true));
@@ -20,7 +21,9 @@ function bring(now, fresh) {
   for (const { name } of [...now.attributes]) {
     if (!fresh.hasAttribute(name) && !(now.nodeName === "DETAILS" && name === "open")) now.removeAttribute(name);
   }
-  const before = [...now.childNodes];
+  // What an action told stays until the reader goes on.
+  const stays = (node) => node.nodeType === Node.ELEMENT_NODE && node.hasAttribute("data-stay");
+  const before = [...now.childNodes].filter((node) => !stays(node));
   const after = [...fresh.childNodes];
   after.forEach((child, i) => {
     if (i < before.length) bring(before[i], child);
@@ -42,7 +45,11 @@ async function refresh(main) {
   }
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const fresh = page.querySelector("main");
+  // Marks belong to jobs, not to places in the table.
+  const boxes = () => main.querySelectorAll("input[name=job]");
+  const marked = new Set([...boxes()].filter((box) => box.checked).map((box) => box.value));
   if (fresh) bring(main, fresh);
+  for (const box of boxes()) box.checked = marked.has(box.value);
   times();
   followLog();
 }
@@ -202,6 +209,33 @@ addEventListener("submit", (event) => {
   if (question && !confirm(question)) event.preventDefault();
 });
 
+// The command that does what a form does, with what is typed so far. {field} is a field's
+// value, {field:words} its words; what is in brackets is left out while its field is empty.
+const FIELD = /\{(\w+)(?::(\w+))?\}/g;
+function quoted(text) {
+  return /^[\w.\/:=,@%+-]*$/.test(text) ? text : "'" + text.replaceAll("'", "'\\''") + "'";
+}
+function spell(code) {
+  const fields = code.closest("form").elements;
+  const value = (name, how) => {
+    const field = fields.namedItem(name);
+    if (!field || field.type === "checkbox") return field?.checked ? name : "";
+    const words = field.value.split(/[\s,]+/).filter(Boolean);
+    return how === "words" ? words.map(quoted).join(" ") : quoted(words.join(","));
+  };
+  code.textContent = code.dataset.command
+    .replace(/\[([^\]]*)\]/g, (_, part) => {
+      const all = [...part.matchAll(FIELD)].every(([, name, how]) => value(name, how));
+      return all ? part.replace(FIELD, (_, name, how) => value(name, how)) : "";
+    })
+    .replace(FIELD, (_, name, how) => value(name, how) || name.toUpperCase());
+}
+for (const kind of ["input", "change"]) {
+  addEventListener(kind, (event) => {
+    for (const code of event.target.form?.querySelectorAll("[data-command]") ?? []) spell(code);
+  });
+}
+
 // Marks all rows of a table.
 addEventListener("change", (event) => {
   if (!event.target.matches("[data-all]")) return;
@@ -219,6 +253,7 @@ function begin() {
     address.searchParams.delete("flash");
     history.replaceState(null, "", address);
   }
+  for (const code of document.querySelectorAll("[data-command]")) spell(code);
   times();
   live();
   followLog();

@@ -2,28 +2,26 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use resources::names;
-use resources::training;
+use resources::registry::Kind;
 use resources::volcano;
 use serde_json::Value;
 
+use crate::other_kinds::OtherKind;
+
 /// The label with the job's name that the pods of a kind of job have.
-pub fn owner_label(kind: &str) -> &'static str {
-    if training::find(training::GROUP, kind).is_some() {
-        names::JOB_NAME
-    } else if kind == volcano::KIND {
-        volcano::JOB_NAME
-    } else if kind == "RayCluster" {
-        names::RAY_CLUSTER
-    } else {
-        names::BATCH_JOB_NAME
+pub fn owner_label(kind: &Kind) -> &'static str {
+    match OtherKind::of(kind) {
+        Some(other) => other.label,
+        None if kind.training().is_some() => names::JOB_NAME,
+        None => names::BATCH_JOB_NAME,
     }
 }
 
 /// The conditions that only a RayCluster has.
 const OF_RAY: [&str; 2] = ["HeadPodReady", "RayClusterProvisioned"];
 
-/// The last condition that is true; of a RayCluster, what its `state` says. A Job has no condition before its end: without one, ready pods
-/// make it Running, and it is Pending otherwise.
+/// The last condition that is true; of a RayCluster, what its `state` says; of a Volcano Job, its phase. A Job has no
+/// condition before its end: without one, ready pods make it Running, and it is Pending otherwise.
 pub fn state_of(status: &Value) -> String {
     if let Some(phase) = volcano::phase(status) {
         return phase.to_owned();

@@ -20,7 +20,7 @@ use resources::record::DecisionRecord;
 use resources::report::{PlacementReport, Preemptable};
 use resources::upgrade::{Rollout, StoreStatus, UpgradeStatus};
 
-use crate::board::{Board, JobRow, NodeCard, Picture, QueueRow};
+use crate::board::{Board, JobEntry, JobRow, NodeCard, Picture, QueueRow};
 use crate::problem::Problem;
 
 /// The API group that roles use for Muster's own resources that are not objects.
@@ -381,6 +381,14 @@ impl Portal {
             self.may_see(caller, group, plural, namespace)
         };
         self.board.jobs(sees, now)
+    }
+
+    /// The jobs, CronJobs and pods without a job that this caller may see, newest first.
+    pub fn entries(&self, caller: &Caller) -> Vec<Arc<JobEntry>> {
+        let sees = |group: &str, plural: &str, namespace: &str| {
+            self.may_see(caller, group, plural, namespace)
+        };
+        self.board.entries(sees)
     }
 
     /// True if this caller may see a job or gang of this kind in a namespace.

@@ -44,6 +44,10 @@ pub const RAY_SUBMISSION_ID: &str = "ray.io/ray-job-submission-id";
 /// Annotation on an autoscaled RayCluster: for each group the lowest number that no worker has had (JSON), so that no
 /// worker's name is used twice.
 pub const RAY_REPLICAS: &str = "muster.io/ray-replicas";
+/// Label on a RayCluster's pods: the group's name. KubeRay's.
+pub const RAY_GROUP: &str = "ray.io/group";
+/// Label on a RayCluster's workers: the replica's number in its group. KubeRay's.
+pub const RAY_REPLICA_INDEX: &str = "ray.io/worker-group-replica-index";
 /// The ports that heads of RayClusters get where pods share their node's address. Apart from the ports of the training
 /// kinds.
 pub const RAY_PORTS: std::ops::RangeInclusive<u16> = 14_000..=14_999;

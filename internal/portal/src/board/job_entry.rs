@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use super::jobs::{ConditionRow, JobRow, Tone, tone_of};
 use super::pods::PodRow;
-use crate::job_state::{PodProgress, settled_sentence, state_of};
+use crate::job_state::{PodProgress, blocked_sentence, settled_sentence, state_of};
+use crate::other_kinds::{self, Group, OtherKind};
 
 /// The plural name of pods.
 pub const PODS: &str = "pods";
@@ -29,8 +30,8 @@ pub enum Source {
     Training(&'static TrainingKind, Arc<DynamicObject>),
     /// A Job.
     Plain(Arc<Job>),
-    /// A Volcano Job.
-    Volcano(Arc<VolcanoJob>),
+    /// A RayCluster or a Volcano Job.
+    Other(&'static OtherKind, Arc<DynamicObject>),
     /// A CronJob.
     Cron(Arc<CronJob>),
     /// A pod without a job.
@@ -43,20 +44,20 @@ impl Source {
         match self {
             Source::Training(_, job) => Arc::as_ptr(job).addr(),
             Source::Plain(job) => Arc::as_ptr(job).addr(),
-            Source::Volcano(job) => Arc::as_ptr(job).addr(),
+            Source::Other(_, job) => Arc::as_ptr(job).addr(),
             Source::Cron(job) => Arc::as_ptr(job).addr(),
             Source::Pod(pod) => Arc::as_ptr(pod).addr(),
         }
     }
 
-    /// Group, plural and kind.
-    fn names(&self) -> (&'static str, &'static str, &'static str) {
+    /// Group, plural in the API, plural in addresses, and kind.
+    fn names(&self) -> [&'static str; 4] {
         match self {
-            Source::Training(kind, _) => (training::GROUP, kind.plural, kind.kind),
-            Source::Plain(_) => ("batch", "jobs", "Job"),
-            Source::Volcano(_) => (volcano::GROUP, volcano::PLURAL, volcano::KIND),
-            Source::Cron(_) => ("batch", CRON_JOBS, "CronJob"),
-            Source::Pod(_) => ("", PODS, "Pod"),
+            Source::Training(kind, _) => [training::GROUP, kind.plural, kind.plural, kind.kind],
+            Source::Plain(_) => ["batch", "jobs", "jobs", "Job"],
+            Source::Other(kind, _) => [kind.group, kind.resource, kind.plural, kind.shown],
+            Source::Cron(_) => ["batch", CRON_JOBS, CRON_JOBS, "CronJob"],
+            Source::Pod(_) => ["", PODS, PODS, "Pod"],
         }
     }
 
@@ -65,7 +66,7 @@ impl Source {
         match self {
             Source::Training(_, job) => serde_json::to_value(&**job),
             Source::Plain(job) => serde_json::to_value(&**job),
-            Source::Volcano(job) => serde_json::to_value(&**job),
+            Source::Other(_, job) => serde_json::to_value(&**job),
             Source::Cron(job) => serde_json::to_value(&**job),
             Source::Pod(pod) => Ok(json!({"metadata": {
                 "name": pod.metadata.name, "namespace": pod.metadata.namespace,
@@ -81,6 +82,8 @@ impl Source {
 pub struct JobEntry {
     /// The kind's API group.
     pub group: &'static str,
+    /// The kind's plural in the API.
+    pub resource: &'static str,
     /// The row; its age, runtime and running pods are empty.
     base: JobRow,
     /// When it began to run.
@@ -96,7 +99,7 @@ pub struct JobEntry {
 impl JobEntry {
     /// Reads an object.
     pub fn read(source: Source, pods: Vec<Arc<PodRow>>) -> JobEntry {
-        let (group, plural, kind) = source.names();
+        let [group, resource, plural, kind] = source.names();
         if let Source::Pod(pod) = &source {
             return JobEntry::of_pod(pod.clone(), pods);
         }
@@ -107,6 +110,7 @@ impl JobEntry {
         let (base, started, ended) = facts.base(plural);
         JobEntry {
             group,
+            resource,
             base,
             started,
             ended,
@@ -119,6 +123,7 @@ impl JobEntry {
     pub fn with_pods(&self, pods: Vec<Arc<PodRow>>) -> JobEntry {
         JobEntry {
             group: self.group,
+            resource: self.resource,
             base: self.base.clone(),
             started: self.started,
             ended: self.ended,
@@ -141,6 +146,7 @@ impl JobEntry {
             .flatten();
         JobEntry {
             group: "",
+            resource: PODS,
             base: JobRow {
                 plural: PODS,
                 kind: "Pod",
@@ -166,18 +172,7 @@ impl JobEntry {
 
     /// True for a job; false for a CronJob and for a pod without a job.
     pub fn is_job(&self) -> bool {
-        matches!(
-            self.source,
-            Source::Training(..) | Source::Plain(_) | Source::Volcano(_)
-        )
-    }
-
-    /// The kind's plural in the API, by which rights are given.
-    pub fn resource(&self) -> &'static str {
-        match self.source {
-            Source::Volcano(_) => "jobs",
-            _ => self.base.plural,
-        }
+        !matches!(self.source, Source::Cron(_) | Source::Pod(_))
     }
 
     /// The part of the row that does not change with the clock.
@@ -210,6 +205,20 @@ impl JobEntry {
             ..self.base.clone()
         }
     }
+}
+
+/// The GPUs that a pod of a template requests.
+fn gpus(template: &Value) -> i64 {
+    let containers = template["spec"]["containers"].as_array();
+    let of = |container: &Value| {
+        let amount = &container["resources"]["limits"][names::NVIDIA_GPU];
+        amount
+            .as_i64()
+            .or_else(|| amount.as_str()?.parse().ok())
+            .unwrap_or(0)
+    };
+    let all = containers.into_iter().flatten().map(of);
+    all.fold(0, i64::saturating_add)
 }
 
 /// A job as data, of any kind.
@@ -255,9 +264,12 @@ impl JobFacts {
     }
 
     fn queue(&self) -> String {
+        let own = match self.kind == other_kinds::VOLCANO_JOB.shown {
+            true => "/spec/queue",
+            false => "/spec/runPolicy/schedulingPolicy/queue",
+        };
         let named = [
-            "/spec/runPolicy/schedulingPolicy/queue",
-            "/spec/queue",
+            own,
             "/metadata/labels/scheduling.volcano.sh~1queue-name",
             "/metadata/annotations/scheduling.volcano.sh~1queue-name",
         ];
@@ -270,17 +282,13 @@ impl JobFacts {
 
     /// The desired replicas and the GPUs that each requests.
     fn parts(&self) -> Vec<(i64, i64)> {
-        let gpus = |template: &Value| -> i64 {
-            let containers = template["spec"]["containers"].as_array();
-            let of = |container: &Value| {
-                let amount = &container["resources"]["limits"][names::NVIDIA_GPU];
-                amount
-                    .as_i64()
-                    .or_else(|| amount.as_str()?.parse().ok())
-                    .unwrap_or(0)
-            };
-            containers.into_iter().flatten().map(of).sum()
-        };
+        if OtherKind::by_shown(self.kind).is_some() {
+            let groups = other_kinds::groups(self.kind, &self.object, gpus);
+            return groups
+                .iter()
+                .map(|group| (group.wanted, group.gpus))
+                .collect();
+        }
         let spec = &self.object["spec"];
         if let Some(kind) = self.training() {
             let part = |replica: &Value| {
@@ -330,7 +338,7 @@ impl JobFacts {
         // The controllers set the start time when they accept a job, before its pods run.
         let started = self
             .stamp("/status/startTime")
-            .or_else(|| self.phase_began("Running"))
+            .or_else(|| other_kinds::started(self.kind, &self.object))
             .filter(|_| tone != Tone::Idle);
         let ended = self.ended(&state);
         let row = JobRow {
@@ -374,8 +382,13 @@ impl JobFacts {
                 );
             }
             (_, "Suspended") => {
-                return "The job is suspended: it has no pods and does not wait in its queue."
-                    .to_owned();
+                let it = match self.kind == other_kinds::RAY_CLUSTER.shown {
+                    true => "cluster",
+                    false => "job",
+                };
+                return format!(
+                    "The {it} is suspended: it has no pods and does not wait in its queue."
+                );
             }
             _ => {}
         }
@@ -391,15 +404,30 @@ impl JobFacts {
             let pod = pods.first();
             return pod.map(pod_sentence).unwrap_or_default();
         }
-        settled_sentence(&state_of(status), status, &pods)
+        let state = state_of(status);
+        let said = match blocked_sentence(&state, &pods) {
+            Some(blocked) => return blocked,
+            None => other_kinds::message(self.kind, &self.object),
+        };
+        match said.is_empty() {
+            true => settled_sentence(&state, status, &pods),
+            false => said,
+        }
     }
 
-    /// When a Volcano Job entered a phase for the first time.
-    fn phase_began(&self, phase: &str) -> Option<Timestamp> {
-        let conditions = self.object["status"]["conditions"].as_array();
-        let mut known = conditions.into_iter().flatten();
-        let began = known.find(|condition| condition["status"] == phase)?;
-        began["lastTransitionTime"].as_str()?.parse().ok()
+    /// The groups of a RayCluster or the tasks of a Volcano Job, with their running pods.
+    pub fn groups(&self, pods: &[Arc<PodRow>]) -> Vec<Group> {
+        let mut groups = other_kinds::groups(self.kind, &self.object, gpus);
+        for group in &mut groups {
+            let own = pods.iter().filter(|pod| pod.role() == group.label);
+            group.running = own.filter(|pod| pod.phase() == "Running").count();
+        }
+        groups
+    }
+
+    /// Where a RayCluster's head is.
+    pub fn head(&self) -> Vec<(&'static str, String)> {
+        other_kinds::head(self.kind, &self.object)
     }
 
     /// When the job ended. A failed Job has no completion time; its condition has the time.
@@ -411,14 +439,12 @@ impl JobFacts {
             .rfind(|condition| condition["type"] == "Failed")
             .filter(|_| state == "Failed")
             .and_then(|condition| condition["lastTransitionTime"].as_str());
-        let of_volcano = || {
-            let is_final = volcano::FINAL_PHASES.contains(&state);
-            let last = self.stamp("/status/state/lastTransitionTime");
-            last.filter(|_| is_final && volcano::phase(&self.object["status"]).is_some())
-        };
         self.stamp("/status/completionTime")
-            .or_else(of_volcano)
             .or_else(|| failed?.parse().ok())
+            .or_else(|| {
+                let over = matches!(tone_of(state), Tone::Good | Tone::Bad);
+                other_kinds::ended(self.kind, &self.object).filter(|_| over)
+            })
     }
 
     /// True if it is suspended.

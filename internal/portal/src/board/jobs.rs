@@ -9,8 +9,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Board;
-use super::job_entry::JobFacts;
+use super::job_entry::{JobFacts, PODS};
 use super::pods::PodRow;
+use crate::other_kinds::{Group, OtherKind};
 use crate::verdict::rank_names;
 
 /// The display category of a state.
@@ -57,6 +58,8 @@ pub fn tone_of(state: &str) -> Tone {
         | "Error"
         | "NodeLost"
         | "NodeUnfit"
+        | "Aborted"
+        | "Terminated"
         | "OOMKilled" => Tone::Bad,
         _ => Tone::Idle,
     }
@@ -104,6 +107,12 @@ impl JobRow {
     /// The state in the pages' words: a job that is accepted and has no room yet waits.
     pub fn label(&self) -> &str {
         state_label(&self.state)
+    }
+
+    /// True if a field of its spec suspends it.
+    pub fn suspends(&self) -> bool {
+        let other = OtherKind::by_plural(self.plural);
+        self.plural != PODS && other.is_none_or(|kind| kind.suspends)
     }
 
     /// True if it has ended.
@@ -179,6 +188,11 @@ pub struct JobDetail {
     pub steps: Vec<ConditionRow>,
     /// Its replicas by rank.
     pub replicas: Vec<Replica>,
+    /// The groups of a RayCluster or the tasks of a Volcano Job.
+    pub groups: Vec<Group>,
+    /// Where a RayCluster's head is: terms with their values.
+    #[serde(skip)]
+    pub head: Vec<(&'static str, String)>,
     /// True if its owner suspended it.
     pub suspended: bool,
     /// The user that cancelled it; empty for a job that was not cancelled.
@@ -216,7 +230,7 @@ impl Board {
         now: Timestamp,
     ) -> Option<JobDetail> {
         let entry = self.entry(namespace, plural, name)?;
-        if !sees(entry.group, entry.resource(), namespace) {
+        if !sees(entry.group, entry.resource, namespace) {
             return None;
         }
         let object = entry.source.value();
@@ -226,6 +240,8 @@ impl Board {
         let ranks = rank_names(facts.training(), &facts.object);
         Some(JobDetail {
             sentence: facts.sentence(&entry.pods),
+            groups: facts.groups(&entry.pods),
+            head: facts.head(),
             replicas: replicas(&entry.pods, &ranks),
             suspended: facts.suspended(),
             cancelled_by: facts.cancelled_by().to_owned(),
@@ -299,10 +315,7 @@ fn replica(rank: usize, pod: &PodRow) -> Replica {
     Replica {
         rank,
         pod: pod.metadata.name.clone().unwrap_or_default(),
-        role: match pod.label(names::REPLICA_TYPE) {
-            "" => pod.label(names::TASK_SPEC).to_owned(),
-            role => role.to_owned(),
-        },
+        role: pod.role().to_owned(),
         tone: tone_of(&state),
         state,
         node: pod.node.clone().unwrap_or_default(),

@@ -18,6 +18,9 @@ use super::{Board, Tone};
 
 const GIB: f64 = (1u64 << 30) as f64;
 
+/// The annotation that says why a node was taken out of use, and by whom.
+pub const CORDON_REASON: &str = "muster.io/cordon-reason";
+
 /// The text for a pod that the reader may not read.
 const UNNAMED: &str = "another namespace's pod";
 
@@ -40,6 +43,8 @@ pub struct GpuSquare {
     pub holder: String,
     /// Its last reported activity, as text; empty if none was reported.
     pub load: String,
+    /// Its utilisation in fifths, from 0 to 4; none if it was not reported.
+    pub level: Option<u8>,
     /// True if no pod can get it now because its node is away.
     pub away: bool,
 }
@@ -105,6 +110,10 @@ pub struct NodeCard {
     pub source: String,
     /// When its GPUs' activity was last reported; empty if never.
     pub load_seen: String,
+    /// Why it was taken out of use, and by whom; empty if it takes work, or nobody said.
+    pub cordoned_for: String,
+    /// True if it was taken out of use.
+    pub cordoned: bool,
     /// A problem that does not stop the node; empty if none is known.
     pub suspect: String,
     /// The active alerts of its GPUs.
@@ -242,18 +251,24 @@ fn ready(node: &Node) -> Option<&str> {
     Some(&ready.status)
 }
 
+/// A utilisation in percent, in fifths.
+fn level(percent: f64) -> u8 {
+    (percent / 20.0).floor().clamp(0.0, 4.0) as u8
+}
+
+/// True if the node takes no new work.
+fn cordoned(node: &Node) -> bool {
+    let spec = node.spec.as_ref();
+    spec.and_then(|spec| spec.unschedulable).unwrap_or(false)
+}
+
 fn status_of(node: &Node) -> (String, Tone) {
     let (word, tone) = match ready(node) {
         Some("True") => ("Ready", Tone::Good),
         Some("False") => ("NotReady", Tone::Bad),
         _ => ("Unknown", Tone::Bad),
     };
-    let cordoned = node
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.unschedulable)
-        .unwrap_or(false);
-    if cordoned {
+    if cordoned(node) && tone == Tone::Good {
         return (format!("{word}, takes no new work"), Tone::Idle);
     }
     (word.to_string(), tone)
@@ -388,6 +403,7 @@ fn card(node: &Node, used: &BTreeMap<String, Amounts>, holders: &DevicePods) -> 
         healthy: gpu.healthy,
         holder: holders.get(&gpu.id).cloned().unwrap_or_default(),
         load: doing(&gpu.id).map(GpuLoad::message).unwrap_or_default(),
+        level: doing(&gpu.id).and_then(|load| load.utilisation).map(level),
         away: tone == Tone::Bad,
     });
     NodeCard {
@@ -415,6 +431,11 @@ fn card(node: &Node, used: &BTreeMap<String, Amounts>, holders: &DevicePods) -> 
         load_seen: load
             .as_ref()
             .map_or_else(String::new, |load| load.at.to_string()),
+        cordoned_for: match cordoned(node) {
+            true => annotations.get(CORDON_REASON).cloned().unwrap_or_default(),
+            false => String::new(),
+        },
+        cordoned: cordoned(node),
         suspect: suspicion(node),
         alerts: ActiveAlert::of(node),
         name,
@@ -471,6 +492,26 @@ mod tests {
     }
 
     #[test]
+    fn a_dead_node_stays_dead_when_it_is_cordoned() {
+        for (ready, tone) in [
+            ("True", Tone::Idle),
+            ("Unknown", Tone::Bad),
+            ("False", Tone::Bad),
+        ] {
+            let node: Node = serde_json::from_value(serde_json::json!({
+                "spec": {"unschedulable": true},
+                "status": {"conditions": [{"type": "Ready", "status": ready}]},
+            }))
+            .unwrap();
+            assert_eq!(status_of(&node).1, tone, "{ready}");
+        }
+        assert_eq!(
+            [-1.0, 0.0, 19.9, 20.0, 99.0, 100.0].map(level),
+            [0, 0, 0, 1, 4, 4]
+        );
+    }
+
+    #[test]
     fn a_gpu_has_a_text_for_its_colour() {
         let mut gpu = GpuSquare {
             index: 1,
@@ -479,6 +520,7 @@ mod tests {
             healthy: true,
             holder: String::new(),
             load: String::new(),
+            level: None,
             away: false,
         };
         assert_eq!(

@@ -60,6 +60,13 @@ impl PodRow {
         }
     }
 
+    /// Its role in a training job, its group in a RayCluster or its task in a Volcano Job.
+    pub(super) fn role(&self) -> &str {
+        let labels = [names::REPLICA_TYPE, names::RAY_GROUP, names::TASK_SPEC];
+        let mut known = labels.iter().map(|label| self.label(label));
+        known.find(|role| !role.is_empty()).unwrap_or_default()
+    }
+
     pub(super) fn phase(&self) -> &str {
         self.phase.as_deref().unwrap_or("Pending")
     }

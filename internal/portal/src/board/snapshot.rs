@@ -12,8 +12,9 @@ use resources::volcano;
 use super::Board;
 use super::job_entry::{JobEntry, Source};
 use super::pods::PodRow;
+use crate::other_kinds;
 
-/// Namespace, the label with the job's name that its pods have, and its name.
+/// Namespace, the label by which pods name jobs of the kind, and the job's name.
 type JobKey = (String, &'static str, String);
 
 /// Namespace, plural and name.
@@ -31,22 +32,37 @@ pub struct Snapshot {
 /// The job that a pod is part of, by its labels.
 fn job_of(pod: &PodRow) -> Option<JobKey> {
     let namespace = pod.metadata.namespace.clone()?;
-    let labels = [names::JOB_NAME, names::BATCH_JOB_NAME, volcano::JOB_NAME];
-    let label = labels
+    let others = other_kinds::ALL.into_iter().map(|kind| kind.label);
+    let mut labels = [names::JOB_NAME, names::BATCH_JOB_NAME]
         .into_iter()
-        .find(|label| !pod.label(label).is_empty())?;
+        .chain(others);
+    let label = labels.find(|label| !pod.label(label).is_empty())?;
     Some((namespace, label, pod.label(label).to_owned()))
 }
 
+/// A pod's place: its role's place in the order of ranks or its group, its index, its name.
+type Place = (Option<training::ReplicaType>, String, u64, Option<String>);
+
 /// The place of a pod among its job's pods: its role's place in the order of ranks, then its index.
-fn place(pod: &PodRow) -> (Option<training::ReplicaType>, u64, Option<String>) {
+fn place(pod: &PodRow) -> Place {
     let role = pod.label(names::REPLICA_TYPE);
     let mut roles = training::ALL.iter().flat_map(|kind| kind.roles);
     let role = roles.find(|known| known.lower() == role).copied();
-    let index = pod.label(names::REPLICA_INDEX).parse();
-    let index = index.or_else(|_| pod.label(names::COMPLETION_INDEX).parse());
-    let index = index.or_else(|_| pod.label(volcano::TASK_INDEX).parse());
-    (role, index.unwrap_or(u64::MAX), pod.metadata.name.clone())
+    let indices = [
+        names::REPLICA_INDEX,
+        names::COMPLETION_INDEX,
+        names::RAY_REPLICA_INDEX,
+        volcano::TASK_INDEX,
+    ];
+    let mut indices = indices.iter().map(|label| pod.label(label).parse());
+    let index = indices.find_map(Result::ok).unwrap_or(u64::MAX);
+    // A RayCluster's head comes before its groups.
+    let group = match pod.label(names::RAY_NODE_TYPE) {
+        "head" => String::new(),
+        "" => pod.label(names::TASK_SPEC).to_owned(),
+        _ => pod.label(names::RAY_GROUP).to_owned(),
+    };
+    (role, group, index, pod.metadata.name.clone())
 }
 
 impl Snapshot {
@@ -69,13 +85,16 @@ impl Snapshot {
                 (key, names::JOB_NAME, Source::Training(kind, job))
             })
         });
+        let other = board.other_jobs.iter().flat_map(|(kind, jobs)| {
+            let jobs = jobs.state().into_iter();
+            jobs.map(|job| {
+                let key = (job.metadata.namespace.clone(), job.metadata.name.clone());
+                (key, kind.label, Source::Other(kind, job))
+            })
+        });
         let plain = board.plain_jobs.state().into_iter().map(|job| {
             let key = (job.metadata.namespace.clone(), job.metadata.name.clone());
             (key, names::BATCH_JOB_NAME, Source::Plain(job))
-        });
-        let of_volcano = board.volcano_jobs.state().into_iter().map(|job| {
-            let key = (job.metadata.namespace.clone(), job.metadata.name.clone());
-            (key, volcano::JOB_NAME, Source::Volcano(job))
         });
         let mut entries = Vec::new();
         let mut kept = |source: Source, key: EntryKey, pods: Vec<Arc<PodRow>>| {
@@ -92,11 +111,11 @@ impl Snapshot {
             };
             entries.push((key, entry));
         };
-        for ((namespace, name), label, source) in trained.chain(plain).chain(of_volcano) {
+        for ((namespace, name), label, source) in trained.chain(plain).chain(other) {
             let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
             let plural = match &source {
                 Source::Training(kind, _) => kind.plural,
-                Source::Volcano(_) => volcano::PLURAL,
+                Source::Other(kind, _) => kind.plural,
                 _ => "jobs",
             };
             let own = pods.remove(&(namespace.clone(), label, name.clone()));
@@ -156,7 +175,7 @@ impl Board {
         for entry in &snapshot.entries {
             let row = entry.base();
             let key = (row.plural, row.namespace.as_str());
-            let sees = || sees(entry.group, entry.resource(), &row.namespace);
+            let sees = || sees(entry.group, entry.resource, &row.namespace);
             if *seen.entry(key).or_insert_with(sees) {
                 shown.push(entry.clone());
             }

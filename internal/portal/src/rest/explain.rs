@@ -11,11 +11,11 @@ use resources::failure::{FailureAction, FailureRecord};
 use resources::registry::{self, Kind};
 use resources::report::{PlacementReport, preemptable_words};
 use resources::training;
-use resources::volcano;
 use serde_json::{Value, json};
 
 use crate::failure;
 use crate::job_state::{PodProgress, blocked_sentence, owner_label, settled_sentence, state_of};
+use crate::other_kinds::OtherKind;
 use crate::problem::Problem;
 use crate::state::{Portal, SignedIn};
 use crate::waiting;
@@ -39,7 +39,7 @@ pub async fn explain(
         return Ok(Json(answer));
     }
     let pods: Api<Pod> = Api::namespaced(client, &namespace);
-    let selector = format!("{}={name}", owner_label(word_of(kind)));
+    let selector = format!("{}={name}", owner_label(kind));
     let pods = pods.list(&ListParams::default().labels(&selector)).await?;
     // One of the pods may wait without a gang.
     let names = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
@@ -122,43 +122,23 @@ pub fn api_of(client: Client, namespace: &str, kind: &Kind) -> Api<DynamicObject
     Api::namespaced_with(client, namespace, &resource)
 }
 
-/// The kind's name, and that of Volcano's Job where Kubernetes' Job could be meant.
-fn word_of(kind: &Kind) -> &'static str {
-    if kind.is_volcano_job() {
-        volcano::KIND
-    } else {
-        kind.kind
-    }
-}
-
 /// The refusal of a plural name that is no kind of jobs.
 pub fn unknown_job_kind(plural: &str) -> String {
     let known: Vec<&str> = training::ALL.iter().map(|kind| kind.plural).collect();
     format!(
-        "kind: Invalid value: {plural:?}: use {}, rayclusters, rayjobs, {} or jobs",
-        known.join(", "),
-        volcano::PLURAL
+        "kind: Invalid value: {plural:?}: use {}, rayclusters, rayjobs, vcjobs (Volcano's) or jobs",
+        known.join(", ")
     )
 }
 
 /// The kind of jobs with this plural name.
 pub fn job_kind(plural: &str) -> Result<&'static Kind, Problem> {
-    if plural == volcano::PLURAL {
-        return volcano_job();
+    if let Some(other) = OtherKind::by_plural(plural).and_then(OtherKind::registered) {
+        return Ok(other);
     }
     registry::all()
         .iter()
-        .find(|kind| {
-            kind.plural == plural
-                && (["batch", "ray.io"].contains(&kind.group) || kind.training().is_some())
-        })
+        .find(|kind| kind.plural == plural && (kind.group == "batch" || kind.training().is_some()))
         .filter(|kind| kind.kind != "CronJob")
         .ok_or_else(|| Problem::invalid(unknown_job_kind(plural)))
-}
-
-/// Volcano's Job.
-pub fn volcano_job() -> Result<&'static Kind, Problem> {
-    let mut all = registry::all().iter();
-    all.find(|kind| kind.is_volcano_job())
-        .ok_or_else(|| Problem::invalid(unknown_job_kind(volcano::PLURAL)))
 }

@@ -26,7 +26,7 @@ type Known = (
     Option<(&'static str, &'static str)>,
 );
 
-const KNOWN: [Known; 13] = [
+const KNOWN: [Known; 19] = [
     (
         "suspended",
         "The job is suspended: its pods end, and it keeps its record.",
@@ -55,16 +55,42 @@ const KNOWN: [Known; 13] = [
     ),
     ("uncordoned", "The node takes new work again.", None),
     (
+        "draining",
+        "The node takes no new work, and its pods are ending.",
+        Some(("uncordon", "Uncordon it")),
+    ),
+    (
         "drained",
-        "The node takes no new work, and its pods are asked to end.",
+        "The node takes no new work, and no pod is left that a drain ends.",
+        Some(("uncordon", "Uncordon it")),
+    ),
+    (
+        "node-removed",
+        "The node is removed, and its certificates are revoked.",
+        None,
+    ),
+    ("team-created", "The team is made.", None),
+    (
+        "team-deleted",
+        "The team is deleted; its namespaces stay, with all that is in them.",
         None,
     ),
     (
-        "draining",
-        "Some pods stay: a disruption budget holds them, or nothing would create them again. Drain the node again later.",
+        "quota-set",
+        "The quota is set in each namespace of the team; pods that run stay.",
         None,
     ),
-    ("labelled", "The node's labels are changed.", None),
+    ("member-added", "The user is a member of the team.", None),
+    (
+        "member-removed",
+        "The user is no member of the team any more; its jobs stay.",
+        None,
+    ),
+    (
+        "queue-changed",
+        "The queue is changed; work that runs stays.",
+        None,
+    ),
     (
         "silenced",
         "The alert is silenced: it stays in the list and is not sent.",
@@ -79,6 +105,13 @@ const KNOWN: [Known; 13] = [
 ];
 
 impl FlashQuery {
+    /// The query that names a message.
+    pub fn named(word: &str) -> FlashQuery {
+        FlashQuery {
+            flash: word.to_owned(),
+        }
+    }
+
     /// The message that the query names.
     pub fn message(&self) -> Option<Flash> {
         let found = KNOWN.iter().find(|(word, _, _)| *word == self.flash)?;

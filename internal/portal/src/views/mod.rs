@@ -4,15 +4,20 @@
 mod account;
 mod again;
 mod alerts;
+mod amounts;
 mod assets;
+mod design;
+mod drain;
 mod flash;
 mod job;
 mod jobs;
 mod live;
+mod nodes;
 mod overview;
 mod queue;
 mod sign_in;
 mod submit;
+mod teams;
 mod usage;
 mod users;
 mod when;
@@ -46,12 +51,23 @@ pub fn routes(routes: Routes) -> Routes {
         .post("/ui/users", users::create)
         .post("/ui/users/{name}/{action}", users::act)
         .get("/ui/jobs", jobs::list)
+        .post("/ui/jobs", jobs::act)
         .get("/ui/jobs/{namespace}/{kind}/{name}", job::page)
         .post("/ui/jobs/{namespace}/{kind}/{name}/{action}", job::act)
-        .get("/ui/nodes", overview::nodes)
-        .get("/ui/nodes/{name}", overview::node)
-        .get("/ui/queues", overview::queues)
+        .get("/ui/nodes", nodes::nodes)
+        .get("/ui/nodes/{name}", nodes::node)
+        .post("/ui/nodes/{name}/cordon", nodes::cordon)
+        .post("/ui/nodes/{name}/uncordon", nodes::uncordon)
+        .get("/ui/nodes/{name}/drain", drain::preview)
+        .post("/ui/nodes/{name}/drain", drain::drain_node)
+        .post("/ui/nodes/{name}/remove", drain::remove)
+        .get("/ui/teams", teams::show)
+        .post("/ui/teams", teams::create)
+        .get("/ui/teams/{name}", teams::page)
+        .post("/ui/teams/{name}/{action}", teams::act)
+        .get("/ui/queues", nodes::queues)
         .get("/ui/queues/{name}", queue::one)
+        .post("/ui/queues/{name}", queue::edit)
         .get("/ui/usage", usage::show)
         .get("/ui/alerts", alerts::show)
         .post("/ui/alerts/silence", alerts::silence)
@@ -59,6 +75,7 @@ pub fn routes(routes: Routes) -> Routes {
         .get("/ui/submit", submit::blank)
         .post("/ui/submit", submit::submit)
         .post("/ui/submit/form", submit::from_form)
+        .get("/ui/design", design::design)
         .get("/ui/live", live::changes)
         .get("/ui/assets/{file}", assets::asset)
         .get("/ui/{*path}", missing)
@@ -101,6 +118,14 @@ impl PageFrame {
                 .map(|(action, words)| (format!("{base}/{action}"), words)),
         });
         self
+    }
+
+    /// A page with a problem in it stands still, so that the problem stays.
+    fn with_problem(caller: &Caller, here: &'static str, problem: bool) -> PageFrame {
+        PageFrame {
+            live: !problem,
+            ..PageFrame::of(caller, here)
+        }
     }
 
     fn still(caller: &Caller, here: &'static str) -> PageFrame {

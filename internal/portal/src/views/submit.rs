@@ -220,7 +220,7 @@ pub async fn submit(
         return page(&answer);
     }
     answer.notes.clear();
-    let mut next = "/ui/jobs".to_string();
+    let mut next = "/ui/jobs".to_owned();
     for manifest in &manifests {
         match apply(&portal, &caller, manifest, namespace, false).await {
             Ok(made) => {
@@ -234,7 +234,7 @@ pub async fn submit(
             }
         }
     }
-    Redirect::to(&next).into_response()
+    Redirect::to(&format!("{next}?flash=submitted")).into_response()
 }
 
 /// The maximum number of manifests in one submission: each is checked and then written in a
@@ -341,20 +341,11 @@ async fn notes_on(portal: &Portal, checked: &Value) -> Vec<String> {
 }
 
 fn job_page(made: &Value) -> Option<String> {
-    let has_page = |kind: &&Kind| {
-        [
-            ("batch", "Job"),
-            ("ray.io", "RayCluster"),
-            ("ray.io", "RayJob"),
-        ]
-        .contains(&(kind.group, kind.kind))
-            || kind.training().is_some()
-    };
-    let kind = kind_of(made).filter(has_page)?;
+    let kind = kind_of(made)?;
+    let plural = super::job::page_plural(kind)?;
     let namespace = made["metadata"]["namespace"].as_str()?;
     Some(format!(
-        "/ui/jobs/{namespace}/{}/{}",
-        kind.plural,
+        "/ui/jobs/{namespace}/{plural}/{}",
         made["metadata"]["name"].as_str()?
     ))
 }

@@ -15,13 +15,13 @@ pub(crate) const CLUSTER: &str = names::RAY_CLUSTER;
 /// Label: [`HEAD`] or [`WORKER`].
 pub(crate) const NODE_TYPE: &str = names::RAY_NODE_TYPE;
 /// Label: the group's name.
-pub(crate) const GROUP: &str = "ray.io/group";
+pub(crate) const GROUP: &str = names::RAY_GROUP;
 /// Label: `yes` on every pod of Ray.
 pub(crate) const IS_RAY_NODE: &str = "ray.io/is-ray-node";
 /// Label: the cluster's name and the node type.
 pub(crate) const IDENTIFIER: &str = "ray.io/identifier";
 /// Label on a worker: the replica's number in its group.
-pub(crate) const REPLICA_INDEX: &str = "ray.io/worker-group-replica-index";
+pub(crate) const REPLICA_INDEX: &str = names::RAY_REPLICA_INDEX;
 /// Label on a worker of a replica of several pods: the replica's name.
 pub(crate) const REPLICA_NAME: &str = "ray.io/worker-group-replica-name";
 /// Label on a worker of a replica of several pods: its number in the replica.

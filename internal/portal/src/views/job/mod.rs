@@ -5,7 +5,8 @@ mod events;
 mod logs;
 mod verdict;
 
-pub use actions::act;
+pub use actions::{act, carry_out};
+pub use verdict::never_fits;
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,6 @@ use resources::record::DecisionKind;
 use resources::registry::{self, Kind};
 use resources::report::PlacementReport;
 use resources::training;
-use resources::volcano;
 use serde::Deserialize;
 
 use self::events::EventLine;
@@ -30,8 +30,9 @@ use super::when::When;
 use super::{PageCaller, PageFrame, message, page as render};
 use crate::board::{CRON_JOBS, GONE, JobDetail, PODS, Replica, Tone, caught_up};
 use crate::failure::{self, Failure};
+use crate::other_kinds::OtherKind;
 use crate::problem::Problem;
-use crate::rest::explain::{api_of, unknown_job_kind, volcano_job};
+use crate::rest::explain::{api_of, unknown_job_kind};
 use crate::rest::history::{self, HistoryLine};
 use crate::state::Portal;
 use crate::timeline::{self, BarKind, Lane, RankTimes};
@@ -106,6 +107,8 @@ struct JobPage {
     /// Jobs of a CronJob are listed elsewhere.
     jobs_of: String,
     suspendable: bool,
+    /// A pod without a job does not run again.
+    repeatable: bool,
 }
 
 impl JobPage {
@@ -126,18 +129,27 @@ impl JobPage {
 
 /// The kinds that have a page: jobs, CronJobs and pods.
 pub(super) fn page_kind(plural: &str) -> Result<&'static Kind, Problem> {
-    if plural == volcano::PLURAL {
-        return volcano_job();
-    }
     let has_page = |kind: &&Kind| match kind.group {
         "batch" => true,
         "" => kind.plural == PODS,
         _ => kind.training().is_some(),
     };
+    if let Some(other) = OtherKind::by_plural(plural).and_then(OtherKind::registered) {
+        return Ok(other);
+    }
     let mut kinds = registry::all().iter();
     kinds
         .find(|kind| kind.plural == plural && has_page(kind))
         .ok_or_else(|| Problem::invalid(unknown_job_kind(plural)))
+}
+
+/// The plural of a kind in the addresses of its pages, if it has pages.
+pub(super) fn page_plural(kind: &Kind) -> Option<&'static str> {
+    if let Some(other) = OtherKind::of(kind) {
+        return Some(other.plural);
+    }
+    let known = page_kind(kind.plural).ok()?;
+    std::ptr::eq(kind, known).then_some(known.plural)
 }
 
 /// The job on the board; waits for the board if only the API has it yet.
@@ -322,7 +334,8 @@ async fn page_of(
         events,
         manifest,
         jobs_of,
-        suspendable: job.row.plural != PODS,
+        suspendable: job.row.suspends(),
+        repeatable: job.row.plural != PODS,
         job,
     }))
 }

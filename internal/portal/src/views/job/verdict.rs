@@ -196,6 +196,13 @@ impl Need {
     }
 }
 
+/// True if a gang cannot start on nodes with so many GPUs although all of them were empty.
+pub fn never_fits(report: &PlacementReport, gpus: usize) -> bool {
+    let all = i64::try_from(gpus).unwrap_or(i64::MAX);
+    let too_many = gpus_needed(report) > all;
+    too_many || matches!(report.verdict, WaitReason::NoNodeFits | WaitReason::NoNodes)
+}
+
 /// True if the job cannot start although every node were empty.
 fn never(report: &PlacementReport, need: Option<&Need>) -> bool {
     let too_many = need.is_some_and(|need| need.needed > need.all);

@@ -1,0 +1,341 @@
+//! RayClusters and Volcano Jobs as the pages show them. Pure: an object of the API in, its parts out.
+//!
+//! The plural of Volcano's kind is that of `batch`'s Job, so addresses of its pages have Volcano's short name, `vcjobs`.
+
+use jiff::Timestamp;
+use resources::names;
+use resources::registry::{self, Kind};
+use resources::volcano;
+use serde::Serialize;
+use serde_json::Value;
+
+/// A kind of jobs that is neither a training kind nor one of `batch`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct OtherKind {
+    pub group: &'static str,
+    pub version: &'static str,
+    /// The kind in the API.
+    pub kind: &'static str,
+    /// The plural in the API, as in roles.
+    pub resource: &'static str,
+    /// The plural in the addresses of pages.
+    pub plural: &'static str,
+    /// The kind's name in lists.
+    pub shown: &'static str,
+    /// The label of its pods with its name.
+    pub label: &'static str,
+    /// True if a field of its spec suspends it.
+    pub suspends: bool,
+}
+
+/// RayCluster.
+pub static RAY_CLUSTER: OtherKind = OtherKind {
+    group: "ray.io",
+    version: "v1",
+    kind: "RayCluster",
+    resource: "rayclusters",
+    plural: "rayclusters",
+    shown: "RayCluster",
+    label: names::RAY_CLUSTER,
+    suspends: true,
+};
+
+/// Volcano's Job.
+pub static VOLCANO_JOB: OtherKind = OtherKind {
+    group: "batch.volcano.sh",
+    version: "v1alpha1",
+    kind: "Job",
+    resource: "jobs",
+    plural: "vcjobs",
+    shown: "Volcano Job",
+    label: volcano::JOB_NAME,
+    suspends: true,
+};
+
+/// RayJob.
+pub static RAY_JOB: OtherKind = OtherKind {
+    group: "ray.io",
+    version: "v1",
+    kind: "RayJob",
+    resource: "rayjobs",
+    plural: "rayjobs",
+    shown: "RayJob",
+    label: names::RAY_ORIGIN_NAME,
+    suspends: true,
+};
+
+/// All of them.
+pub static ALL: [&OtherKind; 3] = [&RAY_CLUSTER, &RAY_JOB, &VOLCANO_JOB];
+
+impl OtherKind {
+    /// The kind with this plural in addresses.
+    pub fn by_plural(plural: &str) -> Option<&'static OtherKind> {
+        ALL.into_iter().find(|kind| kind.plural == plural)
+    }
+
+    /// The kind with this name in lists.
+    pub fn by_shown(shown: &str) -> Option<&'static OtherKind> {
+        ALL.into_iter().find(|kind| kind.shown == shown)
+    }
+
+    /// The kind that the API knows by this group and name.
+    pub fn of(kind: &Kind) -> Option<&'static OtherKind> {
+        ALL.into_iter()
+            .find(|other| (other.group, other.kind) == (kind.group, kind.kind))
+    }
+
+    /// The API's description of the kind.
+    pub fn registered(&self) -> Option<&'static Kind> {
+        registry::find(self.group, self.version, self.resource)
+    }
+}
+
+/// A group of a RayCluster or a task of a Volcano Job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Group {
+    /// Its name; `head` for a RayCluster's head.
+    pub name: String,
+    /// The value of its pods' label.
+    #[serde(skip)]
+    pub label: String,
+    /// The pods that should exist.
+    pub wanted: i64,
+    /// The least and the most pods, if its number may change.
+    pub range: Option<(i64, i64)>,
+    /// The GPUs of one pod.
+    pub gpus: i64,
+    /// How many of its pods run.
+    pub running: usize,
+}
+
+/// The name of the head's group in its pod's label.
+const HEAD_GROUP: &str = "headgroup";
+
+/// The groups of an object, the head first; empty for other kinds.
+pub fn groups(shown: &str, object: &Value, gpus: impl Fn(&Value) -> i64) -> Vec<Group> {
+    let spec = &object["spec"];
+    let list = |field: &str| spec[field].as_array().cloned().unwrap_or_default();
+    if shown == VOLCANO_JOB.shown {
+        let task = |(at, task): (usize, Value)| {
+            let name = task["name"].as_str().map(str::to_owned);
+            let name = name.unwrap_or_else(|| format!("default{at}"));
+            Group {
+                label: name.clone(),
+                name,
+                wanted: task["replicas"].as_i64().unwrap_or(1),
+                range: None,
+                gpus: gpus(&task["template"]),
+                running: 0,
+            }
+        };
+        return list("tasks").into_iter().enumerate().map(task).collect();
+    }
+    if shown != RAY_CLUSTER.shown {
+        return Vec::new();
+    }
+    let head = Group {
+        name: "head".to_owned(),
+        label: HEAD_GROUP.to_owned(),
+        wanted: 1,
+        range: None,
+        gpus: gpus(&spec["headGroupSpec"]["template"]),
+        running: 0,
+    };
+    let worker = |group: Value| {
+        let number = |field: &str| group[field].as_i64();
+        let hosts = number("numOfHosts").unwrap_or(1);
+        let least = number("minReplicas").unwrap_or(0);
+        let replicas = number("replicas").unwrap_or(least);
+        let suspended = group["suspend"].as_bool().unwrap_or(false);
+        let wanted = if suspended { 0 } else { replicas };
+        let name = group["groupName"].as_str().unwrap_or_default().to_owned();
+        let most = number("maxReplicas").filter(|most| *most != least);
+        Group {
+            label: name.clone(),
+            name,
+            wanted: wanted.saturating_mul(hosts),
+            range: most.map(|most| (least.saturating_mul(hosts), most.saturating_mul(hosts))),
+            gpus: gpus(&group["template"]),
+            running: 0,
+        }
+    };
+    let workers = list("workerGroupSpecs").into_iter().map(worker);
+    [head].into_iter().chain(workers).collect()
+}
+
+/// Where a RayCluster's head is: terms with their values.
+pub fn head(shown: &str, object: &Value) -> Vec<(&'static str, String)> {
+    let status = &object["status"];
+    if shown != RAY_CLUSTER.shown || status["head"].is_null() {
+        return Vec::new();
+    }
+    let text = |field: &str| {
+        status["head"][field]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let ports = status["endpoints"].as_object().into_iter().flatten();
+    let ports = ports.map(|(name, port)| format!("{name} {}", port.as_str().unwrap_or_default()));
+    let version = object["spec"]["rayVersion"].as_str().unwrap_or_default();
+    let all = [
+        ("Head pod", text("podName")),
+        ("Head address", text("podIP")),
+        ("Head service", text("serviceName")),
+        ("Ports", ports.collect::<Vec<_>>().join(", ")),
+        ("Ray", version.to_owned()),
+    ];
+    all.into_iter()
+        .filter(|(_, value)| !value.is_empty())
+        .collect()
+}
+
+/// Since when an object is in a phase or condition: a condition of Volcano is a phase, one of Ray a type that holds.
+fn since(object: &Value, named: &str) -> Option<Timestamp> {
+    let conditions = object["status"]["conditions"].as_array();
+    let holds =
+        |one: &&Value| one["status"] == named || (one["type"] == named && one["status"] == "True");
+    let found = conditions.into_iter().flatten().rfind(holds)?;
+    found["lastTransitionTime"].as_str()?.parse().ok()
+}
+
+/// When the object began to run.
+pub fn started(shown: &str, object: &Value) -> Option<Timestamp> {
+    match OtherKind::by_shown(shown)?.kind {
+        "RayCluster" => since(object, "HeadPodReady"),
+        "RayJob" => object["status"]["startTime"].as_str()?.parse().ok(),
+        _ => since(object, "Running"),
+    }
+}
+
+/// When the object ended, if it is over.
+pub fn ended(shown: &str, object: &Value) -> Option<Timestamp> {
+    if shown == RAY_JOB.shown {
+        return object["status"]["endTime"].as_str()?.parse().ok();
+    }
+    let last = object["status"]["state"]["lastTransitionTime"].as_str();
+    let is_final = volcano::phase(&object["status"])
+        .is_some_and(|phase| volcano::FINAL_PHASES.contains(&phase));
+    last.filter(|_| shown == VOLCANO_JOB.shown && is_final)?
+        .parse()
+        .ok()
+}
+
+/// What the object's controller says of it; empty if it says nothing.
+pub fn message(shown: &str, object: &Value) -> String {
+    let status = &object["status"];
+    if shown == VOLCANO_JOB.shown {
+        let message = status["state"]["message"].as_str();
+        return message.unwrap_or_default().to_owned();
+    }
+    if shown == RAY_JOB.shown {
+        return status["message"].as_str().unwrap_or_default().to_owned();
+    }
+    if shown != RAY_CLUSTER.shown {
+        return String::new();
+    }
+    let of = |type_: &str| {
+        let conditions = status["conditions"].as_array();
+        let mut all = conditions.into_iter().flatten();
+        all.find(|one| one["type"] == type_).cloned()
+    };
+    let text = |condition: &Value| condition["message"].as_str().unwrap_or_default().to_owned();
+    let ended = of("HeadPodReady").filter(|one| one["reason"] == "HeadPodEnded");
+    ended
+        .or_else(|| of("RayClusterProvisioned"))
+        .map(|condition| text(&condition))
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn one(_: &Value) -> i64 {
+        1
+    }
+
+    #[test]
+    fn every_kind_is_one_of_the_api_and_has_an_address_of_its_own() {
+        for kind in ALL {
+            let known = kind.registered().unwrap();
+            assert_eq!(OtherKind::of(known), Some(kind));
+            assert_eq!(OtherKind::by_plural(kind.plural), Some(kind));
+        }
+        assert_eq!(OtherKind::by_plural("jobs"), None);
+    }
+
+    #[test]
+    fn a_ray_cluster_has_a_head_and_groups_with_their_hosts() {
+        let cluster = json!({
+            "spec": {"rayVersion": "2.60", "headGroupSpec": {}, "workerGroupSpecs": [
+                {"groupName": "small", "replicas": 2, "minReplicas": 1, "maxReplicas": 4, "numOfHosts": 2},
+                {"groupName": "held", "replicas": 3, "suspend": true},
+                {"groupName": "least", "minReplicas": 2},
+            ]},
+            "status": {"head": {"podName": "c-head", "podIP": "10.0.0.1"}, "endpoints": {"client": "14001"}},
+        });
+        let groups = groups("RayCluster", &cluster, one);
+        let told: Vec<_> = groups
+            .iter()
+            .map(|group| (group.name.as_str(), group.wanted, group.range))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("head", 1, None),
+                ("small", 4, Some((2, 8))),
+                ("held", 0, None),
+                ("least", 2, None)
+            ]
+        );
+        let head = head("RayCluster", &cluster);
+        assert!(
+            head.contains(&("Ports", "client 14001".to_owned())),
+            "{head:?}"
+        );
+        assert!(head.contains(&("Ray", "2.60".to_owned())));
+        assert!(super::head("Job", &cluster).is_empty());
+    }
+
+    #[test]
+    fn a_volcano_job_has_its_tasks_and_times() {
+        let at = |second: i64| Timestamp::from_second(1_800_000_000 + second).unwrap();
+        let job = json!({
+            "spec": {"tasks": [{"name": "ps", "replicas": 2}, {"template": {}}]},
+            "status": {
+                "state": {"phase": "Failed", "message": "task ps-0 failed", "lastTransitionTime": at(9)},
+                "conditions": [
+                    {"status": "Pending", "lastTransitionTime": at(1)},
+                    {"status": "Running", "lastTransitionTime": at(2)},
+                    {"status": "Failed", "lastTransitionTime": at(9)},
+                ],
+            },
+        });
+        let groups = groups("Volcano Job", &job, one);
+        let told: Vec<_> = groups
+            .iter()
+            .map(|one| (one.name.as_str(), one.wanted))
+            .collect();
+        assert_eq!(told, [("ps", 2), ("default1", 1)]);
+        assert_eq!(started("Volcano Job", &job), Some(at(2)));
+        assert_eq!(ended("Volcano Job", &job), Some(at(9)));
+        assert_eq!(message("Volcano Job", &job), "task ps-0 failed");
+    }
+
+    #[test]
+    fn a_ray_cluster_says_what_its_head_does() {
+        let with = |reason: &str| {
+            json!({"status": {"conditions": [
+                {"type": "HeadPodReady", "status": "False", "reason": reason, "message": "c-head exited with code 1"},
+                {"type": "RayClusterProvisioned", "status": "False", "message": "0 of 1 workers are ready"},
+            ]}})
+        };
+        let said = |reason: &str| message("RayCluster", &with(reason));
+        assert_eq!(said("HeadPodEnded"), "c-head exited with code 1");
+        assert_eq!(said("ContainersNotReady"), "0 of 1 workers are ready");
+        assert_eq!(message("RayCluster", &json!({})), "");
+    }
+}
