@@ -6,7 +6,6 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use kube::api::DynamicObject;
-use resources::kinds::VolcanoJob;
 use resources::names;
 use resources::span::human_duration;
 use resources::training::{self, TrainingKind};

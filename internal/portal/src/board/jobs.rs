@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use resources::names;
 use serde::Serialize;
 use serde_json::Value;
 

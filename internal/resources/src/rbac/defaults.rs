@@ -34,7 +34,7 @@ const RESERVED: [(&str, &str); 4] = [
     ("coordination.k8s.io", "leases"),
 ];
 /// The kinds that a member creates and changes.
-const MEMBERS_OWN: [(&str, &str); 25] = [
+const MEMBERS_OWN: [(&str, &str); 26] = [
     ("", "pods"),
     ("", "configmaps"),
     ("", "secrets"),

@@ -115,7 +115,7 @@ pub struct ScalePaths {
 pub type SelectableField = (&'static str, fn(&Value) -> String);
 
 /// Every kind, in the order of discovery.
-static ALL: [Kind; 42] = [
+static ALL: [Kind; 43] = [
     configmap::KIND,
     endpoints::KIND,
     event::KIND,
