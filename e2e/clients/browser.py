@@ -224,6 +224,48 @@ def other_kinds(walk):
     assert not walk.driver.find_elements(By.CSS_SELECTOR, "tbody input[type=checkbox]"), "nothing suspends it"
 
 
+def administration(walk):
+    """A team is made and changed by forms, which show their commands; a queue is changed; a drain is previewed."""
+    driver = walk.driver
+    driver.get(walk.url + "/ui/teams")
+    assert "There is no team yet" in walk.text(), walk.text()
+    walk.find("input[name=name]").send_keys("vision")
+    walk.find("input[name=gpus]").send_keys("2")
+    walk.find("input[name=members]").send_keys("admin, it's")
+    command = "muster team create vision --quota nvidia.com/gpu=2 --members 'admin,it'\\''s'"
+    assert walk.text("form.card code") == command, walk.text("form.card code")
+    walk.find("form[action='/ui/teams'] button").click()
+    walk.until("the team's page", lambda: "The team is made" in walk.text(".flash"))
+    assert driver.current_url.endswith("/ui/teams/vision"), driver.current_url
+    for word in ("requests.nvidia.com/gpu", "admin", "it's"):
+        assert word in walk.text(), (word, walk.text())
+    walk.find("form[action$='/add-member'] input[name=user]").send_keys("admin")
+    Select(walk.find("select[name=role]")).select_by_visible_text("lead")
+    shown = walk.text("form[action$='/add-member']")
+    assert "muster team add-member vision admin --role " in shown, shown
+    walk.find("form[action$='/add-member'] button").click()
+    walk.until("it is told", lambda: "is a member of the team" in walk.text(".flash"))
+    walk.until("the role", lambda: "lead" in walk.text("[aria-labelledby=members] table"))
+    walk.find("[aria-label=\"Remove it's\"]").click()
+    driver.switch_to.alert.accept()
+    walk.until("it is told", lambda: "no member of the team any more" in walk.text(".flash"))
+    assert "it's" not in walk.text("[aria-labelledby=members] table"), walk.text()
+    driver.get(walk.url + "/ui/queues/vision")
+    weight = walk.find("input[name=weight]")
+    weight.clear()
+    weight.send_keys("3", Keys.ENTER)
+    walk.until("it is told", lambda: "The queue is changed" in walk.text(".flash"))
+    walk.until("its weight", lambda: "3\nweight" in walk.text(".figures"))
+    driver.get(walk.url + "/ui/nodes")
+    driver.find_element(By.CSS_SELECTOR, "tbody a").click()
+    walk.until("the node's page", lambda: "Remove the node" in walk.text())
+    driver.find_element(By.PARTIAL_LINK_TEXT, "Drain").click()
+    walk.until("what a drain costs", lambda: "has-all-master-0" in walk.text("table"))
+    assert "of work; " in walk.text("table") and "cannot move" in walk.text("table"), walk.text()
+    walk.find("input[name=force]").click()
+    assert walk.text("form.card code").endswith(" --force"), walk.text("form.card code")
+
+
 def cordon(walk):
     """A node is taken out of use with a reason, which its page names, and back by the message's button."""
     driver = walk.driver
@@ -339,6 +381,8 @@ def main(url, password, shots):
             say("cancelled two at once")
             other_kinds(walk)
             say("saw a RayCluster and a Volcano Job")
+            administration(walk)
+            say("made a team, changed a queue, saw what a drain costs")
             driver.get(url.rstrip("/") + "/ui/jobs")
             Select(walk.find("select[name=state]")).select_by_visible_text("Succeeded")
             walk.find(".filters button").click()
@@ -367,8 +411,9 @@ PAGES = {
     "job-manifest": "/ui/jobs/default/pytorchjobs/fails?tab=manifest", "delete": "/ui/jobs/default/pytorchjobs/fails?tab=delete",
     "submit-page": "/ui/submit", "nodes": "/ui/nodes", "queues": "/ui/queues",
     "ray": "/ui/jobs/default/rayclusters/rays", "volcano": "/ui/jobs/default/vcjobs/tasks",
+    "teams": "/ui/teams", "team": "/ui/teams/vision", "drain": "/ui/nodes/NODE/drain",
     "users": "/ui/users", "account": "/ui/account",
-    "queue": "/ui/queues/default", "job-waiting": "/ui/jobs/default/pytorchjobs/waits",
+    "queue": "/ui/queues/vision", "job-waiting": "/ui/jobs/default/pytorchjobs/waits",
 }
 
 
@@ -395,7 +440,7 @@ def look(walk):
     for _ in range(40):
         driver.switch_to.active_element.send_keys(Keys.TAB)
         seen.add(driver.switch_to.active_element.text.strip())
-    for word in ("Overview", "Jobs", "Nodes", "Queues", "Submit", "Sign out"):
+    for word in ("Overview", "Jobs", "Nodes", "Queues", "Teams", "Submit", "Sign out"):
         assert word in seen, f"{word} can't be reached with the keyboard: {seen}"
 
 

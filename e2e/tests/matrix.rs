@@ -80,7 +80,7 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 70] = [
+const PORTAL: [Row; 78] = [
     ("GET", "/metrics", "", "", Who::Admins, 403),
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
@@ -148,8 +148,17 @@ const PORTAL: [Row; 70] = [
     ("GET", "/ui/nodes/{name}", "/ui/nodes/none", "", Who::Users, 403),
     ("POST", "/ui/nodes/{name}/cordon", "/ui/nodes/none/cordon", "reason=x", Who::Admins, 403),
     ("POST", "/ui/nodes/{name}/uncordon", "/ui/nodes/none/uncordon", "", Who::Admins, 403),
+    ("GET", "/ui/nodes/{name}/drain", "/ui/nodes/none/drain", "", Who::Admins, 403),
+    ("POST", "/ui/nodes/{name}/drain", "/ui/nodes/none/drain", "", Who::Admins, 403),
+    ("POST", "/ui/nodes/{name}/remove", "/ui/nodes/none/remove", "confirm=none", Who::Admins, 403),
+    // The page has the teams that the caller may see.
+    ("GET", "/ui/teams", "", "", Who::Authenticated, 403),
+    ("POST", "/ui/teams", "", "name=-", Who::Admins, 403),
+    ("GET", "/ui/teams/{name}", "/ui/teams/none", "", Who::Authenticated, 403),
+    ("POST", "/ui/teams/{name}/{action}", "/ui/teams/none/quota", "gpus=1", Who::Admins, 403),
     ("GET", "/ui/queues", "", "", Who::Users, 403),
     ("GET", "/ui/queues/{name}", "/ui/queues/default", "", Who::Users, 403),
+    ("POST", "/ui/queues/{name}", "/ui/queues/none", "weight=1", Who::Admins, 403),
     ("GET", "/ui/submit", "", "", Who::Authenticated, 403),
     ("POST", "/ui/submit", "", "yaml=", Who::Authenticated, 403),
     ("POST", "/ui/submit/form", "", "", Who::Authenticated, 403),

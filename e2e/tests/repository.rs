@@ -10,6 +10,7 @@ use e2e::{repository, run};
 
 /// The arrows of ARCHITECTURE.md. Every crate may also name `resources`.
 const ARROWS: &[(&str, &[&str])] = &[
+    ("administration", &[]),
     (
         "agent",
         &[
@@ -23,7 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("apiserver", &["schema", "store"]),
-    ("cli", &["hardware", "usage"]),
+    ("cli", &["administration", "hardware", "usage"]),
     (
         "controllers",
         &["invariants", "scheduler", "supervisor", "workloads"],
@@ -36,7 +37,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("invariants", &[]),
     ("network", &["durable"]),
     ("nvml-standin", &["hardware"]),
-    ("portal", &["identity", "supervisor", "usage"]),
+    (
+        "portal",
+        &["administration", "identity", "supervisor", "usage"],
+    ),
     ("resources", &[]),
     ("rpc", &[]),
     ("runtime", &["durable"]),

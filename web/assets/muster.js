@@ -209,6 +209,33 @@ addEventListener("submit", (event) => {
   if (question && !confirm(question)) event.preventDefault();
 });
 
+// The command that does what a form does, with what is typed so far. {field} is a field's
+// value, {field:words} its words; what is in brackets is left out while its field is empty.
+const FIELD = /\{(\w+)(?::(\w+))?\}/g;
+function quoted(text) {
+  return /^[\w.\/:=,@%+-]*$/.test(text) ? text : "'" + text.replaceAll("'", "'\\''") + "'";
+}
+function spell(code) {
+  const fields = code.closest("form").elements;
+  const value = (name, how) => {
+    const field = fields.namedItem(name);
+    if (!field || field.type === "checkbox") return field?.checked ? name : "";
+    const words = field.value.split(/[\s,]+/).filter(Boolean);
+    return how === "words" ? words.map(quoted).join(" ") : quoted(words.join(","));
+  };
+  code.textContent = code.dataset.command
+    .replace(/\[([^\]]*)\]/g, (_, part) => {
+      const all = [...part.matchAll(FIELD)].every(([, name, how]) => value(name, how));
+      return all ? part.replace(FIELD, (_, name, how) => value(name, how)) : "";
+    })
+    .replace(FIELD, (_, name, how) => value(name, how) || name.toUpperCase());
+}
+for (const kind of ["input", "change"]) {
+  addEventListener(kind, (event) => {
+    for (const code of event.target.form?.querySelectorAll("[data-command]") ?? []) spell(code);
+  });
+}
+
 // Marks all rows of a table.
 addEventListener("change", (event) => {
   if (!event.target.matches("[data-all]")) return;
@@ -226,6 +253,7 @@ function begin() {
     address.searchParams.delete("flash");
     history.replaceState(null, "", address);
   }
+  for (const code of document.querySelectorAll("[data-command]")) spell(code);
   times();
   live();
   followLog();

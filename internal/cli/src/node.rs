@@ -14,7 +14,7 @@ pub async fn node(connection: &ServerConnection, command: NodeCommand) -> Result
     match command {
         NodeCommand::Cordon { name } => return drain::mark(connection, &name, true).await,
         NodeCommand::Uncordon { name } => return drain::mark(connection, &name, false).await,
-        NodeCommand::Drain(arguments) => return drain::drain(connection, arguments).await,
+        NodeCommand::Drain(arguments) => return drain::empty_node(connection, arguments).await,
         NodeCommand::Remove { name } => {
             let path = format!("/api/v1/joined-nodes/{}", escape(&name));
             connection

@@ -5,7 +5,7 @@ use resources::names;
 use resources::registry::Kind;
 use serde_json::Value;
 
-use crate::board::OtherKind;
+use crate::other_kinds::OtherKind;
 
 /// The label with the job's name that the pods of a kind of job have.
 pub fn owner_label(kind: &Kind) -> &'static str {

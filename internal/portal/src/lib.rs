@@ -11,6 +11,7 @@ mod failure;
 mod job_state;
 mod log_tail;
 mod log_text;
+mod other_kinds;
 mod people;
 mod problem;
 mod rest;

@@ -144,16 +144,12 @@ pub enum TeamRole {
     Viewer,
 }
 
-impl TeamRole {
-    /// All roles.
-    pub const ALL: [TeamRole; 3] = [TeamRole::Lead, TeamRole::Member, TeamRole::Viewer];
-
-    /// The role's name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            TeamRole::Lead => "lead",
-            TeamRole::Member => "member",
-            TeamRole::Viewer => "viewer",
+impl From<TeamRole> for administration::team::TeamRole {
+    fn from(role: TeamRole) -> Self {
+        match role {
+            TeamRole::Lead => Self::Lead,
+            TeamRole::Member => Self::Member,
+            TeamRole::Viewer => Self::Viewer,
         }
     }
 }

@@ -12,9 +12,9 @@ use resources::training::{self, TrainingKind};
 use serde_json::{Value, json};
 
 use super::jobs::{ConditionRow, JobRow, Tone, tone_of};
-use super::other_kinds::{self, Group, OtherKind};
 use super::pods::PodRow;
 use crate::job_state::{PodProgress, blocked_sentence, settled_sentence, state_of};
+use crate::other_kinds::{self, Group, OtherKind};
 
 /// The plural name of pods.
 pub const PODS: &str = "pods";

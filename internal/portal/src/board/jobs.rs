@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::Board;
 use super::job_entry::{JobFacts, PODS};
-use super::other_kinds::{Group, OtherKind};
 use super::pods::PodRow;
+use crate::other_kinds::{Group, OtherKind};
 use crate::verdict::rank_names;
 
 /// The display category of a state.

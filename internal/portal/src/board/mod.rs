@@ -8,11 +8,11 @@ mod job_entry;
 mod jobs;
 mod nodes;
 mod other_devices;
-mod other_kinds;
 mod picture;
 mod pods;
 mod queues;
 mod snapshot;
+mod teams;
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -20,7 +20,8 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
 use kube::runtime::reflector::{self, Store};
@@ -28,19 +29,22 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource};
 use parking_lot::Mutex;
 use resources::kinds::{PodGroup, Queue};
+use resources::names;
 use resources::training::{self, TrainingKind};
 use supervisor::{LoopEnd, keep_running};
 use tokio::sync::watch;
 
 use pods::PodRow;
 
+use crate::other_kinds::{self, OtherKind};
+
 pub use catching_up::caught_up;
 pub use job_entry::{CRON_JOBS, JobEntry, PODS};
 pub use jobs::{GONE, JobDetail, JobRow, Replica, Tone};
 pub use nodes::{ActiveAlert, CORDON_REASON, ClusterTotals, GpuSquare, NodeCard};
-pub use other_kinds::OtherKind;
 pub use picture::Picture;
 pub use queues::QueueRow;
+pub use teams::TeamRow;
 
 /// How long changes are collected before the pages are notified.
 const COALESCE: Duration = Duration::from_millis(200);
@@ -55,6 +59,9 @@ pub struct Board {
     cron_jobs: Store<CronJob>,
     other_jobs: Arc<Vec<(&'static OtherKind, Store<DynamicObject>)>>,
     queues: Store<Queue>,
+    /// Namespaces and role bindings of teams only.
+    team_namespaces: Store<Namespace>,
+    team_bindings: Store<RoleBinding>,
     snapshot: Arc<Mutex<Arc<snapshot::Snapshot>>>,
     version: watch::Receiver<u64>,
 }
@@ -84,6 +91,8 @@ impl Board {
             cron_jobs: follow(client, &bump),
             snapshot: Arc::default(),
             queues: follow(client, &bump),
+            team_namespaces: follow_in(Api::all(client.clone()), (), of_teams(), &bump),
+            team_bindings: follow_in(Api::all(client.clone()), (), of_teams(), &bump),
             version,
         }
     }
@@ -105,7 +114,17 @@ where
         + Sync
         + 'static,
 {
-    follow_in(Api::all(client.clone()), (), bump)
+    follow_in(
+        Api::all(client.clone()),
+        (),
+        watcher::Config::default(),
+        bump,
+    )
+}
+
+/// The objects of teams.
+fn of_teams() -> watcher::Config {
+    watcher::Config::default().labels(names::TEAM)
 }
 
 /// Mirrors one kind of jobs without a type of its own here.
@@ -117,10 +136,15 @@ fn follow_untyped(
 ) -> Store<DynamicObject> {
     let resource = ApiResource::from_gvk_with_plural(gvk, plural);
     let api = Api::all_with(client.clone(), &resource);
-    follow_in(api, resource, bump)
+    follow_in(api, resource, watcher::Config::default(), bump)
 }
 
-fn follow_in<K>(api: Api<K>, kind: K::DynamicType, bump: &Arc<watch::Sender<u64>>) -> Store<K>
+fn follow_in<K>(
+    api: Api<K>,
+    kind: K::DynamicType,
+    selected: watcher::Config,
+    bump: &Arc<watch::Sender<u64>>,
+) -> Store<K>
 where
     K: Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static,
     K::DynamicType: Clone + Eq + Hash + Send + Sync,
@@ -133,9 +157,10 @@ where
     let bump = bump.clone();
     let start = move || {
         let (writer, bump, api) = (writer.clone(), bump.clone(), api.clone());
+        let selected = selected.clone();
         let name = name.clone();
         async move {
-            let changes = watcher(api, watcher::Config::default())
+            let changes = watcher(api, selected)
                 .default_backoff()
                 .inspect_ok(move |event| writer.lock().apply_watcher_event(event));
             mirror(&name, std::pin::pin!(changes), &bump).await

@@ -10,8 +10,8 @@ use resources::training;
 
 use super::Board;
 use super::job_entry::{JobEntry, Source};
-use super::other_kinds;
 use super::pods::PodRow;
+use crate::other_kinds;
 
 /// Namespace, the label by which pods name jobs of the kind, and the job's name.
 type JobKey = (String, &'static str, String);

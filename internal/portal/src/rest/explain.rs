@@ -12,9 +12,9 @@ use resources::report::{PlacementReport, preemptable_words};
 use resources::training;
 use serde_json::{Value, json};
 
-use crate::board::OtherKind;
 use crate::failure;
 use crate::job_state::{PodProgress, blocked_sentence, owner_label, settled_sentence, state_of};
+use crate::other_kinds::OtherKind;
 use crate::problem::Problem;
 use crate::state::{Portal, SignedIn};
 use crate::waiting;

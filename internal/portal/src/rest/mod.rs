@@ -15,6 +15,7 @@ mod usage;
 mod users;
 
 pub use queues::{QueueAnswer, answer as queue_answer};
+pub use tokens::removed as remove_node;
 pub use usage::answer as usage_answer;
 
 use axum::Json;

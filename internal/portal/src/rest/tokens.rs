@@ -219,12 +219,26 @@ pub async fn remove_node(
     SignedIn(caller): SignedIn,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    require(&portal, &caller, "delete", "joinednodes", "remove nodes")?;
-    let there = (portal.hooks.remove_node)(name.clone())
+    removed(&portal, &caller, &name, None).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Removes a node as a caller that may, unless something else is wrong with the request.
+pub async fn removed(
+    portal: &Portal,
+    caller: &Caller,
+    name: &str,
+    wrong: Option<Problem>,
+) -> Result<(), Problem> {
+    require(portal, caller, "delete", "joinednodes", "remove nodes")?;
+    if let Some(wrong) = wrong {
+        return Err(wrong);
+    }
+    let there = (portal.hooks.remove_node)(name.to_owned())
         .await
         .map_err(refused)?;
     if there {
-        return Ok(StatusCode::NO_CONTENT);
+        return Ok(());
     }
     let detail = format!("there is no node {name:?}; `muster nodes` lists the nodes");
     Err(Problem::new(StatusCode::NOT_FOUND, "not-found", detail))

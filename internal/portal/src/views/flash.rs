@@ -26,7 +26,7 @@ type Known = (
     Option<(&'static str, &'static str)>,
 );
 
-const KNOWN: [Known; 7] = [
+const KNOWN: [Known; 16] = [
     (
         "suspended",
         "The job is suspended: its pods end, and it keeps its record.",
@@ -54,9 +54,53 @@ const KNOWN: [Known; 7] = [
         Some(("uncordon", "Uncordon it")),
     ),
     ("uncordoned", "The node takes new work again.", None),
+    (
+        "draining",
+        "The node takes no new work, and its pods are ending.",
+        Some(("uncordon", "Uncordon it")),
+    ),
+    (
+        "drained",
+        "The node takes no new work, and no pod is left that a drain ends.",
+        Some(("uncordon", "Uncordon it")),
+    ),
+    (
+        "node-removed",
+        "The node is removed, and its certificates are revoked.",
+        None,
+    ),
+    ("team-created", "The team is made.", None),
+    (
+        "team-deleted",
+        "The team is deleted; its namespaces stay, with all that is in them.",
+        None,
+    ),
+    (
+        "quota-set",
+        "The quota is set in each namespace of the team; pods that run stay.",
+        None,
+    ),
+    ("member-added", "The user is a member of the team.", None),
+    (
+        "member-removed",
+        "The user is no member of the team any more; its jobs stay.",
+        None,
+    ),
+    (
+        "queue-changed",
+        "The queue is changed; work that runs stays.",
+        None,
+    ),
 ];
 
 impl FlashQuery {
+    /// The query that names a message.
+    pub fn named(word: &str) -> FlashQuery {
+        FlashQuery {
+            flash: word.to_owned(),
+        }
+    }
+
     /// The message that the query names.
     pub fn message(&self) -> Option<Flash> {
         let found = KNOWN.iter().find(|(word, _, _)| *word == self.flash)?;

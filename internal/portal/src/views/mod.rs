@@ -3,8 +3,10 @@
 
 mod account;
 mod again;
+mod amounts;
 mod assets;
 mod design;
+mod drain;
 mod flash;
 mod job;
 mod jobs;
@@ -14,6 +16,7 @@ mod overview;
 mod queue;
 mod sign_in;
 mod submit;
+mod teams;
 mod usage;
 mod users;
 mod when;
@@ -54,8 +57,16 @@ pub fn routes(routes: Routes) -> Routes {
         .get("/ui/nodes/{name}", nodes::node)
         .post("/ui/nodes/{name}/cordon", nodes::cordon)
         .post("/ui/nodes/{name}/uncordon", nodes::uncordon)
+        .get("/ui/nodes/{name}/drain", drain::preview)
+        .post("/ui/nodes/{name}/drain", drain::drain_node)
+        .post("/ui/nodes/{name}/remove", drain::remove)
+        .get("/ui/teams", teams::show)
+        .post("/ui/teams", teams::create)
+        .get("/ui/teams/{name}", teams::page)
+        .post("/ui/teams/{name}/{action}", teams::act)
         .get("/ui/queues", nodes::queues)
         .get("/ui/queues/{name}", queue::one)
+        .post("/ui/queues/{name}", queue::edit)
         .get("/ui/usage", usage::show)
         .get("/ui/submit", submit::blank)
         .post("/ui/submit", submit::submit)
@@ -103,6 +114,14 @@ impl PageFrame {
                 .map(|(action, words)| (format!("{base}/{action}"), words)),
         });
         self
+    }
+
+    /// A page with a problem in it stands still, so that the problem stays.
+    fn with_problem(caller: &Caller, here: &'static str, problem: bool) -> PageFrame {
+        PageFrame {
+            live: !problem,
+            ..PageFrame::of(caller, here)
+        }
     }
 
     fn still(caller: &Caller, here: &'static str) -> PageFrame {

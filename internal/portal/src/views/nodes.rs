@@ -29,10 +29,14 @@ struct NodesSummary {
 }
 
 /// All nodes.
-pub async fn nodes(State(portal): State<Portal>, PageCaller(caller): PageCaller) -> Response {
+pub async fn nodes(
+    State(portal): State<Portal>,
+    PageCaller(caller): PageCaller,
+    Query(flash): Query<FlashQuery>,
+) -> Response {
     match portal.nodes(&caller) {
         Ok(cards) => page(&NodesSummary {
-            frame: PageFrame::of(&caller, "nodes"),
+            frame: PageFrame::of(&caller, "nodes").flash(&flash, "/ui/nodes"),
             cards,
         }),
         Err(problem) => message(&caller, "nodes", &problem),
@@ -50,7 +54,7 @@ struct OneNode {
 }
 
 /// True if this caller may change nodes.
-fn manages(portal: &Portal, caller: &Caller, name: &str) -> bool {
+pub(super) fn manages(portal: &Portal, caller: &Caller, name: &str) -> bool {
     let wanted = RequestAttributes {
         verb: "patch",
         resource: "nodes",
@@ -130,15 +134,8 @@ pub async fn uncordon(
 
 /// Takes a node out of use with a reason, or back; as the caller, so that the API decides on the right.
 async fn mark(portal: &Portal, caller: &Caller, name: &str, reason: Option<&str>) -> Response {
-    let nodes: Api<Node> = Api::all(portal.client(caller));
     let by = reason.map(|reason| format!("{reason} ({})", caller.user));
-    let change = json!({
-        "metadata": {"annotations": {CORDON_REASON: by}},
-        "spec": {"unschedulable": reason.map(|_| true)},
-    });
-    let patched = nodes
-        .patch(name, &PatchParams::default(), &Patch::Merge(change))
-        .await;
+    let patched = set_mark(portal, caller, name, by.as_deref()).await;
     let done = match reason {
         Some(_) => "cordoned",
         None => "uncordoned",
@@ -148,8 +145,25 @@ async fn mark(portal: &Portal, caller: &Caller, name: &str, reason: Option<&str>
             let page = format!("/ui/nodes/{}?flash={done}", super::escape(name));
             Redirect::to(&page).into_response()
         }
-        Err(error) => message(caller, "nodes", &Problem::from(error)),
+        Err(problem) => message(caller, "nodes", &problem),
     }
+}
+
+/// Sets the mark by which the node takes no new work, with its reason, or clears both.
+pub(super) async fn set_mark(
+    portal: &Portal,
+    caller: &Caller,
+    name: &str,
+    reason: Option<&str>,
+) -> Result<(), Problem> {
+    let nodes: Api<Node> = Api::all(portal.client(caller));
+    let change = json!({
+        "metadata": {"annotations": {CORDON_REASON: reason}},
+        "spec": {"unschedulable": reason.map(|_| true)},
+    });
+    let change = Patch::Merge(change);
+    nodes.patch(name, &PatchParams::default(), &change).await?;
+    Ok(())
 }
 
 #[derive(Template)]

@@ -8,12 +8,14 @@ use axum::extract::{Query, State};
 use axum::response::Response;
 use jiff::Timestamp;
 use resources::access::Caller;
+use resources::training;
 use serde::Deserialize;
 
 use super::job::never_fits;
 use super::{PageCaller, PageFrame, escape, page};
 use crate::board::{ClusterTotals, GpuSquare, JobEntry, JobRow, NodeCard, PODS, Tone};
 use crate::state::Portal;
+use crate::verdict::{FailedPod, rank_names};
 
 /// The number of running and of waiting jobs on the page.
 const SHOWN_JOBS: usize = 8;
@@ -188,10 +190,18 @@ fn attention(
             .ended
             .is_some_and(|at| now.duration_since(at).as_secs() < RECENT);
         if row.over() && row.tone == Tone::Bad && recent && row.user == caller.user {
-            all.push(of_job(row, "failed".to_owned()));
+            all.push(of_job(row, failure(entry)));
         }
     }
     all
+}
+
+/// Why a job failed, as its controller says.
+fn failure(entry: &JobEntry) -> String {
+    let job = entry.source.value();
+    let kind = training::by_plural(entry.base().plural);
+    let pod = FailedPod::of(&job, &rank_names(kind, &job));
+    pod.map_or_else(|| "failed".to_owned(), |pod| pod.sentence(None))
 }
 
 fn waits(entry: &JobEntry) -> bool {

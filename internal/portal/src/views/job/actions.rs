@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use super::super::{PageCaller, message};
 use super::page_kind;
-use crate::board::{OtherKind, PODS};
+use crate::board::PODS;
+use crate::other_kinds::OtherKind;
 use crate::problem::Problem;
 use crate::rest::explain::api_of;
 use crate::state::Portal;

@@ -1,24 +1,16 @@
-//! `muster node drain`, `cordon` and `uncordon`. [`plan`] decides about the pods; this module reads, prints the preview,
-//! evicts through the API, which enforces budgets, and waits until the pods are gone.
-
-mod plan;
+//! `muster node drain`, `cordon` and `uncordon`. [`administration::drain`] plans and evicts; this module prints the preview
+//! and goes on until the pods are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Pod};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client};
-use resources::names::CHECKPOINT_BY;
-use resources::registry;
-use resources::times;
-use serde_json::{Value, json};
+use administration::drain::{self, DrainRules, PlannedPod, PodFate};
+use anyhow::Result;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
 use tokio::time::Instant;
 
-use self::plan::{DrainRules, PlannedPod, PodFate};
 use super::connection::ServerConnection;
 use super::failure;
 use super::outcome::CommandOutcome;
@@ -41,36 +33,14 @@ pub(super) async fn mark(
     } else {
         "uncordoned"
     };
-    let changed = set_unschedulable(connection, name, unschedulable).await?;
+    let changed = drain::set_unschedulable(&connection.client, name, unschedulable).await?;
     let already = if changed { "" } else { "already " };
     output::put_line(&format!("node {name:?} {already}{done}"))?;
     Ok(CommandOutcome::Yes)
 }
 
-/// Returns whether that changed the node.
-async fn set_unschedulable(
-    connection: &ServerConnection,
-    name: &str,
-    unschedulable: bool,
-) -> Result<bool> {
-    let nodes: Api<Node> = Api::all(connection.client.clone());
-    let node = nodes.get(name).await?;
-    let spec = node.spec.unwrap_or_default();
-    if spec.unschedulable.unwrap_or(false) == unschedulable {
-        return Ok(false);
-    }
-    let value = if unschedulable {
-        Value::Bool(true)
-    } else {
-        Value::Null
-    };
-    let patch = Patch::Merge(json!({"spec": {"unschedulable": value}}));
-    nodes.patch(name, &PatchParams::default(), &patch).await?;
-    Ok(true)
-}
-
 /// Empties a node, or shows what that would do.
-pub(super) async fn drain(
+pub(super) async fn empty_node(
     connection: &ServerConnection,
     arguments: Drain,
 ) -> Result<CommandOutcome> {
@@ -101,7 +71,7 @@ pub(super) async fn drain(
             unmovable.join(", ")
         )));
     }
-    set_unschedulable(connection, name, true).await?;
+    drain::set_unschedulable(&connection.client, name, true).await?;
     output::put_line(&format!("node {name:?} cordoned"))?;
     let timeout = Duration::from_secs(arguments.timeout);
     let deadline = Instant::now() + timeout;
@@ -114,36 +84,8 @@ async fn read(
     node: &str,
     rules: DrainRules,
 ) -> Result<Vec<PlannedPod>> {
-    let client = &connection.client;
-    let bound = ListParams::default().fields(&format!("spec.nodeName={node}"));
-    let pods = Api::<Pod>::all(client.clone()).list(&bound).await?.items;
-    let budgets = Api::<PodDisruptionBudget>::all(client.clone());
-    let budgets = budgets.list(&ListParams::default()).await?.items;
-    let mut owners = BTreeMap::new();
-    for pod in &pods {
-        let (Some(key), Some(owner)) = (plan::owner_key(pod), plan::controller(pod)) else {
-            continue;
-        };
-        if owners.contains_key(&key) {
-            continue;
-        }
-        let version = owner.api_version.as_str();
-        let (group, version) = version.split_once('/').unwrap_or(("", version));
-        let Some(kind) = registry::by_kind(group, version, &owner.kind) else {
-            continue;
-        };
-        let api = connection.api_in(kind, &key.0);
-        if let Some(found) = api.get_opt(&owner.name).await? {
-            owners.insert(key, found.metadata);
-        }
-    }
-    Ok(plan::plan(
-        &pods,
-        &budgets,
-        &owners,
-        rules,
-        Timestamp::now(),
-    ))
+    let planned = drain::read(&connection.client, node, rules, Timestamp::now());
+    Ok(planned.await?)
 }
 
 fn preview(node: &str, planned: &[PlannedPod]) -> String {
@@ -201,7 +143,7 @@ async fn empty(
                 continue;
             }
             asked.insert(pod.uid.clone(), Instant::now());
-            if evict(&client, pod).await? {
+            if drain::evict(&client, pod, Timestamp::now()).await? {
                 output::put_line(&format!("pod {}/{} evicted", pod.namespace, pod.name))?;
                 evicted.insert(pod.uid.clone());
             }
@@ -227,44 +169,5 @@ async fn empty(
             return Ok(CommandOutcome::TimedOut);
         }
         tokio::time::sleep(LOOK_EVERY).await;
-    }
-}
-
-/// Asks for an eviction; false if a budget does not allow it now.
-async fn evict(client: &Client, pod: &PlannedPod) -> Result<bool> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
-    if pod.checkpoints {
-        let by = Timestamp::now().checked_add(SignedDuration::from_secs(pod.grace));
-        let by = times::seconds(by.unwrap_or(Timestamp::MAX));
-        let patch = json!({"metadata": {"uid": pod.uid, "annotations": {CHECKPOINT_BY: by}}});
-        let patched = pods
-            .patch(&pod.name, &PatchParams::default(), &Patch::Merge(patch))
-            .await;
-        if let Err(kube::Error::Api(status)) = &patched
-            && matches!(status.code, 404 | 409)
-        {
-            return Ok(true);
-        }
-        patched.with_context(|| format!("pod {} was not asked for a checkpoint", pod.name))?;
-    }
-    let request = json!({
-        "apiVersion": "policy/v1", "kind": "Eviction",
-        "metadata": {"namespace": pod.namespace, "name": pod.name},
-        "deleteOptions": {
-            "apiVersion": "v1", "kind": "DeleteOptions",
-            "gracePeriodSeconds": pod.grace,
-            "preconditions": {"uid": pod.uid},
-        },
-    });
-    let asked: kube::Result<Value> = pods
-        .create_subresource("eviction", &pod.name, &PostParams::default(), &request)
-        .await;
-    match asked {
-        Ok(_) => Ok(true),
-        // The pod is gone, or another one has its name.
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(true),
-        Err(kube::Error::Api(status)) if status.code == 429 => Ok(false),
-        Err(error) => Err(error)
-            .with_context(|| format!("pod {}/{} was not evicted", pod.namespace, pod.name)),
     }
 }

@@ -6,8 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use resources::names::{QUEUE_NAME, SYSTEM_NAMESPACES, TEAM};
 use serde_json::{Value, json};
 
-use crate::arguments::TeamRole;
-
 /// The name of a team's ResourceQuota in each of its namespaces.
 pub const QUOTA: &str = "muster-team";
 
@@ -18,6 +16,31 @@ pub const NAMESPACES_MAX: usize = 20;
 pub const MEMBERS_MAX: usize = 500;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
+
+/// A role in a team.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TeamRole {
+    /// May do everything in the team's namespaces but change the team's quota.
+    Lead,
+    /// Runs work.
+    Member,
+    /// Reads.
+    Viewer,
+}
+
+impl TeamRole {
+    /// All roles.
+    pub const ALL: [TeamRole; 3] = [TeamRole::Lead, TeamRole::Member, TeamRole::Viewer];
+
+    /// The role's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TeamRole::Lead => "lead",
+            TeamRole::Member => "member",
+            TeamRole::Viewer => "viewer",
+        }
+    }
+}
 
 /// Amounts by resource, as they were written.
 pub type Amounts = BTreeMap<String, String>;
@@ -38,6 +61,47 @@ pub struct TeamQueue {
     pub limits: Amounts,
 }
 
+/// A team that is to be made.
+#[derive(Clone, Debug, Default)]
+pub struct NewTeam {
+    /// The name of the team and of its queue.
+    pub name: String,
+    /// Its namespaces; one with the team's name if none are given.
+    pub namespaces: Vec<String>,
+    /// Its queue.
+    pub queue: TeamQueue,
+    /// The quota in each of its namespaces; none if empty.
+    pub quota: Amounts,
+    /// Its members.
+    pub members: Members,
+}
+
+impl NewTeam {
+    /// The team's namespaces.
+    pub fn own_namespaces(&self) -> Vec<String> {
+        match self.namespaces.as_slice() {
+            [] => vec![self.name.clone()],
+            given => given.to_vec(),
+        }
+    }
+
+    /// The objects that make the team, in the order in which they are to be created.
+    pub fn manifests(&self) -> Vec<Value> {
+        let team = self.name.as_str();
+        let namespaces = self.own_namespaces();
+        let mut all = vec![queue(team, &self.queue)];
+        all.extend(namespaces.iter().map(|name| namespace(team, name)));
+        if !self.quota.is_empty() {
+            all.extend(namespaces.iter().map(|name| quota(team, name, &self.quota)));
+        }
+        let bindings = namespaces
+            .iter()
+            .flat_map(|name| bindings(team, name, &self.members));
+        all.extend(bindings);
+        all
+    }
+}
+
 /// Why a team cannot be made.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TeamError {
@@ -45,10 +109,10 @@ pub enum TeamError {
     #[error("team name {0:?}: this is the name of a queue of all teams; choose another name")]
     Reserved(String),
     /// A namespace of the system.
-    #[error("--namespaces {0:?}: the namespace belongs to the system; choose another one")]
+    #[error("namespace {0:?} belongs to the system; choose another one")]
     SystemNamespace(String),
     /// Too many namespaces.
-    #[error("--namespaces: {0} names; a team has at most {NAMESPACES_MAX}")]
+    #[error("{0} namespaces are too many: a team has at most {NAMESPACES_MAX}")]
     TooManyNamespaces(usize),
     /// Too many members.
     #[error("the team would have {0} members; a team has at most {MEMBERS_MAX}")]
@@ -263,6 +327,31 @@ mod tests {
         bindings[1]["subjects"][0]["kind"] = json!("Group");
         let rest = members_of(&bindings);
         assert!(!rest.contains_key("x") && !rest.contains_key("bob") && rest.len() == 2);
+    }
+
+    #[test]
+    fn a_new_team_is_made_queue_first_and_bindings_last() {
+        let team = NewTeam {
+            name: "vision".into(),
+            quota: amounts("pods=3"),
+            members: [("ann".to_owned(), TeamRole::Lead)].into(),
+            ..NewTeam::default()
+        };
+        let kinds: Vec<String> = team
+            .manifests()
+            .iter()
+            .map(|object| object["kind"].as_str().unwrap().to_owned())
+            .collect();
+        let want = ["Queue", "Namespace", "ResourceQuota"];
+        assert_eq!(kinds[..3], want);
+        assert_eq!(kinds[3..], ["RoleBinding"; 3]);
+        assert_eq!(team.manifests()[1]["metadata"]["name"], "vision");
+        let several = NewTeam {
+            namespaces: vec!["a".into(), "b".into()],
+            quota: Amounts::new(),
+            ..team
+        };
+        assert_eq!(several.manifests().len(), 1 + 2 + 6);
     }
 
     #[test]

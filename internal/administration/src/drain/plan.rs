@@ -40,11 +40,15 @@ pub enum PodFate {
 /// One pod of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedPod {
+    /// The pod's namespace.
     pub namespace: String,
+    /// The pod's name.
     pub name: String,
+    /// The pod's UID.
     pub uid: String,
     /// The controller, as `Job/train`.
     pub owner: String,
+    /// What happens to the pod.
     pub fate: PodFate,
     /// The time that it gets to end, in seconds.
     pub grace: i64,
