@@ -19,9 +19,9 @@ struct Reply {
 impl Reply {
     /// The page that a form leads to.
     fn location(&self) -> &str {
-        let lines = self.whole.lines();
-        let found = lines.filter_map(|line| line.strip_prefix("location: "));
-        found.last().unwrap_or_default()
+        let mut lines = self.whole.lines();
+        let found = lines.find_map(|line| line.strip_prefix("location: "));
+        found.unwrap_or_default()
     }
 
     fn has(&self, words: &str) -> bool {

@@ -24,8 +24,6 @@ pub struct OtherKind {
     pub shown: &'static str,
     /// The label of its pods with its name.
     pub label: &'static str,
-    /// True if a field of its spec suspends it.
-    pub suspends: bool,
 }
 
 /// RayCluster.
@@ -37,7 +35,6 @@ pub static RAY_CLUSTER: OtherKind = OtherKind {
     plural: "rayclusters",
     shown: "RayCluster",
     label: names::RAY_CLUSTER,
-    suspends: true,
 };
 
 /// Volcano's Job.
@@ -49,7 +46,6 @@ pub static VOLCANO_JOB: OtherKind = OtherKind {
     plural: "vcjobs",
     shown: "Volcano Job",
     label: volcano::JOB_NAME,
-    suspends: true,
 };
 
 /// RayJob.
@@ -61,7 +57,6 @@ pub static RAY_JOB: OtherKind = OtherKind {
     plural: "rayjobs",
     shown: "RayJob",
     label: names::RAY_ORIGIN_NAME,
-    suspends: true,
 };
 
 /// All of them.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::Board;
 use super::job_entry::{JobFacts, PODS};
 use super::pods::PodRow;
-use crate::other_kinds::{Group, OtherKind};
+use crate::other_kinds::Group;
 use crate::verdict::rank_names;
 
 /// The display category of a state.
@@ -57,8 +57,6 @@ pub fn tone_of(state: &str) -> Tone {
         | "Error"
         | "NodeLost"
         | "NodeUnfit"
-        | "Aborted"
-        | "Terminated"
         | "OOMKilled" => Tone::Bad,
         _ => Tone::Idle,
     }
@@ -108,10 +106,9 @@ impl JobRow {
         state_label(&self.state)
     }
 
-    /// True if a field of its spec suspends it.
+    /// True if it can be suspended and resumed.
     pub fn suspends(&self) -> bool {
-        let other = OtherKind::by_plural(self.plural);
-        self.plural != PODS && other.is_none_or(|kind| kind.suspends)
+        self.plural != PODS
     }
 
     /// True if it has ended.

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::columns::{AGE, NAME, column, instant, or_none, wide};
 use super::meta::{self, NameRule};
+use super::on_failure;
 use super::pod::{check_template, default_template};
 use super::{Kind, TableColumn};
 use crate::field::{FieldError, Path};
@@ -170,6 +171,7 @@ fn generate_selector(spec: &mut Value, name: &str, uid: &str) {
 fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     meta::check(new, old, true, NameRule::Subdomain, &mut errors);
+    on_failure::refuse(new, old, "spec.podFailurePolicy", &mut errors);
     let path = Path::new("spec");
     let spec = json::at(new, &["spec"]);
     check_selector(new, spec, &path, &mut errors);

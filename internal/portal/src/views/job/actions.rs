@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 use super::super::{PageCaller, message};
 use super::page_kind;
 use crate::board::PODS;
-use crate::other_kinds::OtherKind;
 use crate::problem::Problem;
 use crate::rest::explain::api_of;
 use crate::state::Portal;
@@ -107,11 +106,6 @@ pub async fn carry_out(
     };
     if plural == PODS {
         let detail = format!("pod {name:?} has no job that could {action} it; delete the pod");
-        return Err(Problem::new(StatusCode::CONFLICT, "conflict", detail));
-    }
-    if OtherKind::by_plural(plural).is_some_and(|kind| !kind.suspends) {
-        let detail =
-            format!("job {name:?} is a Volcano Job, which has no way to {action} it; delete it");
         return Err(Problem::new(StatusCode::CONFLICT, "conflict", detail));
     }
     let job = api.get(name).await?;
