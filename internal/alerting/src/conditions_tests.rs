@@ -139,7 +139,7 @@ fn quotas_and_the_server_are_judged_at_their_thresholds() {
             disk: None,
         };
         let found = conditions([], [], &server, at(0));
-        assert_eq!(found.first().is_some(), message.is_some(), "{ends}");
+        assert_eq!(!found.is_empty(), message.is_some(), "{ends}");
         if let Some(message) = message {
             assert!(found[0].message.ends_with(message), "{}", found[0].message);
         }

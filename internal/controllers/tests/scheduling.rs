@@ -497,17 +497,18 @@ async fn a_gang_of_higher_priority_preempts_and_the_victims_show_the_reason() {
     }
     for i in 0..2 {
         let name = format!("old-{i}");
-        let told = |pod: Option<&Pod>| pod.is_some_and(|pod| disruption(pod).is_some());
+        // An eviction writes the reason first, and deletes the pod then.
+        let told = |pod: Option<&Pod>| {
+            pod.is_some_and(|pod| {
+                disruption(pod).is_some() && pod.metadata.deletion_timestamp.is_some()
+            })
+        };
         let waiting = await_condition(cluster.api::<Pod>(), &name, told);
         let pod = tokio::time::timeout(PATIENCE, waiting)
             .await
-            .expect("the pod was told")
+            .expect("the pod was told, and has its grace")
             .unwrap()
             .unwrap();
-        assert!(
-            pod.metadata.deletion_timestamp.is_some(),
-            "it has its grace"
-        );
         assert_eq!(pod.metadata.deletion_grace_period_seconds, Some(600));
         assert!(
             pod.metadata
