@@ -406,8 +406,10 @@ pub(crate) fn observe<'p>(
         return Some(found);
     };
     if known.uid == found.uid {
-        // The same end is told again, perhaps in other words; what followed stays.
-        if known.at == found.at && known.class == found.class {
+        // The same end is told again, perhaps in other words; what followed stays. Times have whole seconds: a restart
+        // in place may fail in the second of the failure before it.
+        let again = known.at == found.at && known.attempts >= found.attempts;
+        if again && known.class == found.class {
             return Some(known);
         }
         found.action = known.action;
@@ -439,7 +441,13 @@ pub(crate) fn observe_last<'p>(
         return known;
     };
     match known {
-        Some(known) if known.uid == found.uid && known.at == found.at => Some(known),
+        Some(known)
+            if known.uid == found.uid
+                && known.at == found.at
+                && known.attempts >= found.attempts =>
+        {
+            Some(known)
+        }
         Some(known) if known.at > found.at => Some(known),
         _ => Some(found),
     }
@@ -704,6 +712,16 @@ mod tests {
         };
         let record = observe(Some(again.clone()), std::iter::once(next)).unwrap();
         assert_eq!(record.pod, "next");
+        // A restart in place failed in the second of the failure before it.
+        let twice = Member {
+            pod: &cause[0],
+            rank: None,
+            main: "",
+            attempts: 2,
+            attempt: 0,
+        };
+        let record = observe(Some(again.clone()), std::iter::once(twice)).unwrap();
+        assert_eq!((record.attempts, record.action), (2, again.action));
         // Better words for the same end change no action.
         let known = FailureRecord {
             class: FailureClass::Evicted,

@@ -67,7 +67,8 @@ pub fn of_log(text: &str) -> Option<LogEvidence> {
     if let Some(found) = of_error_file(text) {
         return Some(found);
     }
-    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+    let shown: Vec<String> = text.lines().map(shown).collect();
+    let lines: Vec<&str> = shown.iter().map(|line| line.trim_end()).collect();
     let sign = |signs: &[&str]| {
         let says = |line: &&&str| signs.iter().any(|sign| line.contains(sign));
         lines.iter().find(says).map(|line| line.trim())
@@ -92,6 +93,24 @@ pub fn of_log(text: &str) -> Option<LogEvidence> {
         text: bounded(last.trim()),
         unloadable: false,
     })
+}
+
+/// A line as a terminal shows it: what a program wrote over after a carriage return is gone, and so are colours and other
+/// escape sequences.
+fn shown(line: &str) -> String {
+    let line = line.trim_end_matches('\r');
+    let line = line.rsplit('\r').next().unwrap_or(line);
+    let mut shown = String::with_capacity(line.len());
+    let mut rest = line.chars().peekable();
+    while let Some(letter) = rest.next() {
+        if letter == '\u{1b}' && rest.next_if_eq(&'[').is_some() {
+            // A sequence ends with a letter or another character from @ to ~.
+            while rest.next().is_some_and(|c| !('@'..='~').contains(&c)) {}
+        } else if letter == '\t' || !letter.is_control() {
+            shown.push(letter);
+        }
+    }
+    shown
 }
 
 /// torchelastic's error file, which a program may write as its termination message: `{"message": {"message":
@@ -176,6 +195,17 @@ mod tests {
     fn read(text: &str) -> (Option<FailureClass>, String) {
         let found = of_log(text).unwrap();
         (found.class, found.text)
+    }
+
+    #[test]
+    fn progress_bars_and_colours_are_no_evidence() {
+        let bar = "10%\r20%\r\u{1b}[31mValueError: <b>bad shard 17</b>\u{1b}[0m\n";
+        assert_eq!(
+            read(bar),
+            (None, "ValueError: <b>bad shard 17</b>".to_owned())
+        );
+        assert_eq!(read("a\tb\u{7}\r\n"), (None, "a\tb".to_owned()));
+        assert_eq!(read("cut \u{1b}[3"), (None, "cut".to_owned()));
     }
 
     #[test]
