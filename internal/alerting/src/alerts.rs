@@ -11,6 +11,7 @@ use crate::book::{AlertBook, FiringAlert};
 use crate::conditions::Condition;
 use crate::outbox::{Delivery, DeliveryRecord, NOTICES_MAX, Notice, NoticeStatus, Outbox};
 use crate::receivers::{Receiver, ReceiverKind};
+use crate::rule::Rule;
 use crate::silence::{SILENCES_MAX, Silence, SilenceError, SilenceRequest};
 
 /// How often Alertmanager is told again of alerts that fire: without that it ends them after five minutes.
@@ -236,7 +237,7 @@ impl Alerts {
     pub fn receivers(&self, now: Timestamp) -> Vec<ReceiverReport> {
         let report = |receiver: &Receiver| {
             let outbox = self.outboxes.get(&receiver.name);
-            let all = receiver.rules.len() == crate::Rule::ALL.len();
+            let all = receiver.rules.len() == Rule::ALL.len();
             let rules = receiver.rules.iter().filter(|_| !all);
             ReceiverReport {
                 name: receiver.name.clone(),

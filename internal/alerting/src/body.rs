@@ -3,8 +3,11 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::book::FiringAlert;
+use crate::conditions::{Subject, SubjectKind};
 use crate::outbox::{Notice, NoticeStatus};
 use crate::receivers::ReceiverKind;
+use crate::rule::Rule;
 
 /// The document of a delivery. `url` is the console's address, for links.
 #[must_use]
@@ -106,16 +109,16 @@ fn labels(notice: &Notice) -> Value {
     });
     let owner = alert.subject.owner();
     match alert.subject.kind {
-        crate::SubjectKind::Node => labels["node"] = json!(owner),
-        crate::SubjectKind::Gpu => {
+        SubjectKind::Node => labels["node"] = json!(owner),
+        SubjectKind::Gpu => {
             labels["node"] = json!(owner);
             labels["gpu"] = json!(alert.subject.name.rsplit('/').next());
         }
-        crate::SubjectKind::Quota => {
+        SubjectKind::Quota => {
             labels["namespace"] = json!(owner);
             labels["resourcequota"] = json!(alert.subject.name.rsplit('/').next());
         }
-        crate::SubjectKind::Server => {}
+        SubjectKind::Server => {}
     }
     labels
 }
@@ -138,10 +141,10 @@ fn fingerprint(notice: &Notice) -> String {
 pub(crate) fn test_notice(now: Timestamp) -> Notice {
     Notice {
         status: NoticeStatus::Firing,
-        alert: crate::FiringAlert {
-            rule: crate::Rule::NodeLost,
-            subject: crate::Subject {
-                kind: crate::SubjectKind::Node,
+        alert: FiringAlert {
+            rule: Rule::NodeLost,
+            subject: Subject {
+                kind: SubjectKind::Node,
                 name: "test".to_owned(),
             },
             since: now,
