@@ -1,3 +1,5 @@
+//! Notices, silences, repetitions and restarts.
+
 use serde_json::json;
 
 use super::*;

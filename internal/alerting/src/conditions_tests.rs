@@ -1,3 +1,5 @@
+//! Each condition at its threshold, with its message.
+
 use serde_json::{Value, json};
 
 use super::*;
