@@ -1,4 +1,4 @@
-//! Device files without a device.
+//! Files that stand for devices and their driver, and the room for files.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,4 +16,21 @@ pub fn make_device(path: &Path, minor: u32) {
         .arg(path)
         .args(["c", "1", &minor.to_string()]))
     .ok();
+}
+
+/// Puts the stand-in for the GPU driver's library into the directory, under the library's name.
+#[track_caller]
+pub fn nvml_standin(library: &Path) {
+    std::fs::create_dir_all(library).expect("a directory");
+    let beside = std::env::current_exe().expect("this program");
+    let built = beside.with_file_name("libnvml_standin.so");
+    std::fs::copy(built, library.join("libnvidia-ml.so.1")).expect("the stand-in");
+}
+
+/// The free space of the file system that holds this path, in KiB.
+#[track_caller]
+pub fn free_kib(path: &Path) -> u64 {
+    let df = run(Command::new("df").args(["--output=avail", "-k"]).arg(path)).ok();
+    let last = df.lines().last().and_then(|line| line.trim().parse().ok());
+    last.expect("df tells kibibytes")
 }

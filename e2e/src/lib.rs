@@ -21,14 +21,14 @@ mod waiting;
 
 pub use cluster::{Cluster, Cost, Kubelet, Setup};
 pub use containerd::{Containerd, IMAGE};
-pub use files::make_device;
+pub use files::{free_kib, make_device, nvml_standin};
 pub use history::{Change, History};
-pub use mounts::Mounts;
+pub use mounts::{Mounts, device_files};
 pub use network::{Network, NodeNamespace};
 pub use parts::{kubectl, muster, part, python, repository, require_root};
 pub use plain::{Answer, Target, Write};
 pub use platform::{Agent, Platform, Ran, cpu_seconds, peak_resident_mib, resident_mib, run};
 pub use ports::free_address;
 pub use prometheus::{Prometheus, get};
-pub use rdma::{RDMA_DEV, make_rdma};
+pub use rdma::{make_rdma, rdma_device_files};
 pub use waiting::{eventually, eventually_async, eventually_ok};

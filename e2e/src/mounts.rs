@@ -5,6 +5,25 @@ use std::process::Command;
 
 use crate::run;
 
+/// Shell commands that give a mount namespace a `/dev` with this machine's files, and with what `more` adds to
+/// `$DIR/dev`, which becomes it.
+pub fn device_files(more: &str) -> String {
+    format!(
+        r#"
+    mkdir "$DIR/dev"
+    mount -t tmpfs none "$DIR/dev"
+    for entry in /dev/*; do
+        at="$DIR/dev/${{entry#/dev/}}"
+        if [ -L "$entry" ]; then cp -P "$entry" "$at"
+        elif [ -d "$entry" ]; then mkdir "$at"; mount --rbind "$entry" "$at"
+        else touch "$at"; mount --bind "$entry" "$at"; fi
+    done
+    {more}
+    mount --rbind "$DIR/dev" /dev
+"#
+    )
+}
+
 /// A mount namespace that a file keeps alive until it is dropped.
 pub struct Mounts {
     directory: PathBuf,

@@ -2,26 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{make_device, repository};
+use crate::{device_files, make_device, repository};
 
 #[path = "../../internal/hardware/testing/unpack.rs"]
 mod unpack;
 
 /// Shell commands that give a mount namespace a `/dev` with this machine's files and those of the cards that
 /// [`make_rdma`] created in `$DIR`.
-pub const RDMA_DEV: &str = r#"
-    mkdir "$DIR/dev"
-    mount -t tmpfs none "$DIR/dev"
-    for entry in /dev/*; do
-        at="$DIR/dev/${entry#/dev/}"
-        if [ -L "$entry" ]; then cp -P "$entry" "$at"
-        elif [ -d "$entry" ]; then mkdir "$at"; mount --rbind "$entry" "$at"
-        else touch "$at"; mount --bind "$entry" "$at"; fi
-    done
-    mkdir "$DIR/dev/infiniband"
-    mount --bind "$DIR/rdma/dev/infiniband" "$DIR/dev/infiniband"
-    mount --rbind "$DIR/dev" /dev
-"#;
+pub fn rdma_device_files() -> String {
+    device_files(
+        "mkdir \"$DIR/dev/infiniband\"; mount --bind \"$DIR/rdma/dev/infiniband\" \"$DIR/dev/infiniband\"",
+    )
+}
 
 /// Creates the machine's root, `directory`/rdma, whose device files have the numbers of other devices.
 #[track_caller]

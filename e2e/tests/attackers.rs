@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use e2e::{Mounts, Platform, eventually, repository, run};
+use e2e::{Mounts, Platform, device_files, eventually, free_kib, nvml_standin, repository, run};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(90);
@@ -193,15 +193,7 @@ fn a_pod_forks_within_its_bound_and_fills_its_own_room_alone() {
         let left = platform.kubectl(&["-n", "attackers", "get", "pod", "forks"]);
         left.err.contains("NotFound").then_some(())
     });
-    let free = || {
-        let out = run(std::process::Command::new("df").args(["--output=avail", "-k", "/var/tmp"]));
-        let last = out
-            .out
-            .lines()
-            .last()
-            .and_then(|line| line.trim().parse::<i64>().ok());
-        last.expect("df tells kibibytes")
-    };
+    let free = || free_kib(Path::new("/var/tmp"));
     let before = free();
     let more = json!({"resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "256Mi"}}});
     let fill = "for dir in /tmp /var/tmp /dev/shm; do head -c 4000000000 /dev/zero > $dir/fill 2>/dev/null; \
@@ -221,7 +213,7 @@ fn a_pod_forks_within_its_bound_and_fills_its_own_room_alone() {
             .contains(&phase.out.trim())
             .then_some(())
     });
-    let room = before - free();
+    let room = before.saturating_sub(free());
     assert!(room < 1 << 20, "{room} KiB of the machine's disk are gone");
 }
 
@@ -389,35 +381,23 @@ fn a_pod_without_a_gpu_opens_none() {
     assert_eq!(log, "gpus=\nids=void\n");
 }
 
-/// Shell commands that give a mount namespace a `/dev` with the files of four GPUs. No driver serves them: an open
-/// that is permitted ends in ENXIO, and one that is refused in another error.
-const GPU_DEV: &str = r#"
-    mkdir "$DIR/dev"
-    mount -t tmpfs none "$DIR/dev"
-    for entry in /dev/*; do
-        at="$DIR/dev/${entry#/dev/}"
-        if [ -L "$entry" ]; then cp -P "$entry" "$at"
-        elif [ -d "$entry" ]; then mkdir "$at"; mount --rbind "$entry" "$at"
-        else touch "$at"; mount --bind "$entry" "$at"; fi
-    done
-    for minor in 0 1 2 3; do rm -f "$DIR/dev/nvidia$minor"; mknod -m 666 "$DIR/dev/nvidia$minor" c 195 "$minor"; done
-    mount --rbind "$DIR/dev" /dev
-"#;
+/// Adds the files of four GPUs. No driver serves them: an open that is permitted ends in ENXIO, and one that is refused
+/// in another error.
+const GPU_FILES: &str = r#"for minor in 0 1 2 3; do
+        rm -f "$DIR/dev/nvidia$minor"; mknod -m 666 "$DIR/dev/nvidia$minor" c 195 "$minor"
+    done"#;
 
 #[test]
 fn a_pod_with_a_gpu_opens_that_one_and_no_other() {
     e2e::require_root();
     let directory = tempfile::tempdir().expect("a directory");
-    let mounts = Mounts::new(directory.path(), GPU_DEV);
+    let mounts = Mounts::new(directory.path(), &device_files(GPU_FILES));
     let platform = Platform::server(&[]);
     platform.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: attackers}\n");
     // The stand-in for the driver's library tells which file is which GPU's.
     let machine = repository().join("packaging/examples/machines/4x-h100.toml");
     let library = directory.path().join("library");
-    std::fs::create_dir(&library).expect("a directory");
-    let built = std::env::current_exe().expect("this test");
-    let built = built.with_file_name("libnvml_standin.so");
-    std::fs::copy(built, library.join("libnvidia-ml.so.1")).expect("the stand-in");
+    nvml_standin(&library);
     let environment: [(&str, &Path); 2] = [
         ("LD_LIBRARY_PATH", &library),
         ("MUSTER_NVML_MACHINE", &machine),

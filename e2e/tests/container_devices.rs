@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use e2e::{
-    Cluster, IMAGE, Kubelet, Network, RDMA_DEV, Setup, eventually, make_device, make_rdma, muster,
-    repository, run,
+    Cluster, IMAGE, Kubelet, Network, Setup, eventually, make_device, make_rdma, muster,
+    nvml_standin, rdma_device_files, repository, run,
 };
 use serde_json::{Value, json};
 
@@ -68,10 +68,7 @@ impl Ground {
         std::fs::write(libraries.join("libcuda.so.550.1"), "the driver's\n").expect("a library");
         symlink("libcuda.so.550.1", libraries.join("libcuda.so.1")).expect("a link");
 
-        std::fs::create_dir_all(self.at("library")).expect("a directory");
-        let beside = std::env::current_exe().expect("this test");
-        let built = beside.with_file_name("libnvml_standin.so");
-        std::fs::copy(built, self.at("library/libnvidia-ml.so.1")).expect("the stand-in");
+        nvml_standin(&self.at("library"));
         let gpu = |id: &str, more: &str| {
             format!(
                 "[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\nid = [\"{id}\"]\n{more}\n"
@@ -376,12 +373,9 @@ impl Ground {
         let dir = self.cluster.directory();
         let machine = make_rdma(dir);
         let mut shell = self.kubelet.inside(Path::new("sh"));
-        run(shell.args(["-ec", RDMA_DEV]).env("DIR", dir)).ok();
+        run(shell.args(["-ec", &rdma_device_files()]).env("DIR", dir)).ok();
 
-        std::fs::create_dir_all(self.at("library")).expect("a directory");
-        let beside = std::env::current_exe().expect("this test");
-        let built = beside.with_file_name("libnvml_standin.so");
-        std::fs::copy(built, self.at("library/libnvidia-ml.so.1")).expect("the stand-in");
+        nvml_standin(&self.at("library"));
         let gpu = |number: u32, pci: &str| {
             format!(
                 "[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\npci = [\"{pci}\"]\n\

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use e2e::{
-    Agent, Containerd, IMAGE, Mounts, Platform, RDMA_DEV, eventually, make_device, make_rdma,
-    repository,
+    Agent, Containerd, IMAGE, Mounts, Platform, eventually, make_device, make_rdma, nvml_standin,
+    rdma_device_files, repository,
 };
 use serde_json::{Value, json};
 
@@ -81,10 +81,7 @@ fn nccl_is_told_the_tree_of_a_machine_that_hides_it_unless_the_author_says_one()
 /// The stand-in under the driver's library's name, in a subdirectory.
 fn library(directory: &Path) -> PathBuf {
     let library = directory.join("library");
-    std::fs::create_dir(&library).unwrap();
-    let built = std::env::current_exe().unwrap();
-    let built = built.with_file_name("libnvml_standin.so");
-    std::fs::copy(built, library.join("libnvidia-ml.so.1")).unwrap();
+    nvml_standin(&library);
     library
 }
 
@@ -106,7 +103,8 @@ impl Rdma {
         std::fs::write(directory.path().join("machine.toml"), gpus).unwrap();
         // The tree's sysfs has no control groups.
         let script = format!(
-            "mkdir \"$DIR/rdma/sys/fs\"; mount --rbind /sys/fs \"$DIR/rdma/sys/fs\"; {RDMA_DEV}"
+            "mkdir \"$DIR/rdma/sys/fs\"; mount --rbind /sys/fs \"$DIR/rdma/sys/fs\"; {}",
+            rdma_device_files()
         );
         let mounts = Mounts::new(directory.path(), &script);
         Rdma {

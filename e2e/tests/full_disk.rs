@@ -2,10 +2,10 @@
 //! removed and which pod is evicted, in which order, and the node's taint.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use e2e::{Agent, Platform, eventually, eventually_ok, repository, run};
+use e2e::{Agent, Platform, eventually, eventually_ok, free_kib, repository, run};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(90);
@@ -98,12 +98,6 @@ impl Ground {
         let is_ours = |taint: &Value| taint["key"] == TAINT && taint["effect"] == "NoSchedule";
         taints.unwrap_or_default().iter().any(is_ours)
     }
-}
-
-fn free_kib(path: &Path) -> u64 {
-    let df = ["--output=avail", "-k"];
-    let out = run(std::process::Command::new("df").args(df).arg(path)).ok();
-    out.lines().last().unwrap().trim().parse().unwrap()
 }
 
 #[test]

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use e2e::{Cluster, IMAGE, Kubelet, Network, Setup, eventually, free_address, muster};
+use e2e::{
+    Cluster, IMAGE, Kubelet, Network, Setup, eventually, free_address, muster, nvml_standin,
+};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(120);
@@ -45,10 +47,7 @@ impl Ground {
             cluster,
             _network: network,
         };
-        std::fs::create_dir_all(ground.at("library")).unwrap();
-        let beside = std::env::current_exe().unwrap();
-        let built = beside.with_file_name("libnvml_standin.so");
-        std::fs::copy(built, ground.at("library/libnvidia-ml.so.1")).unwrap();
+        nvml_standin(&ground.at("library"));
         ground.describe("");
         ground
     }

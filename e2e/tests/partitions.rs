@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use e2e::{
     Cluster, IMAGE, Kubelet, Network, Setup, eventually, free_address, get, make_device, muster,
-    run,
+    nvml_standin, run,
 };
 use serde_json::{Value, json};
 
@@ -65,10 +65,7 @@ impl Ground {
             let file = format!("root/dev/nvidia-caps/nvidia-cap{number}");
             make_device(&self.at(&file), number);
         }
-        std::fs::create_dir_all(self.at("library")).unwrap();
-        let beside = std::env::current_exe().unwrap();
-        let built = beside.with_file_name("libnvml_standin.so");
-        std::fs::copy(built, self.at("library/libnvidia-ml.so.1")).unwrap();
+        nvml_standin(&self.at("library"));
         self.describe("");
         let roots = format!(
             "version: v1\nflags: {{nvidiaDriverRoot: {}}}\n",

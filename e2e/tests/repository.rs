@@ -25,7 +25,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("alerting", &[]),
     ("apiserver", &["schema", "store"]),
-    ("cli", &["administration", "hardware", "usage"]),
+    ("cli", &["administration", "alerting", "hardware", "usage"]),
     (
         "controllers",
         &["invariants", "scheduler", "supervisor", "workloads"],

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use e2e::{Ran, muster, repository, run};
+use e2e::{Ran, muster, nvml_standin, repository, run};
 
 #[path = "../../internal/hardware/testing/unpack.rs"]
 mod unpack;
@@ -24,9 +24,7 @@ fn topology(described: &Path) -> String {
 /// A directory with the stand-in under the driver's library's name.
 fn library() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    let beside = std::env::current_exe().unwrap();
-    let built = beside.parent().unwrap().join("libnvml_standin.so");
-    std::fs::copy(built, dir.path().join("libnvidia-ml.so.1")).unwrap();
+    nvml_standin(dir.path());
     dir
 }
 

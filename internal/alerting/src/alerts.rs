@@ -43,7 +43,7 @@ pub struct Alerts {
 /// A delivery that is to be sent now.
 #[derive(Clone, Debug)]
 pub struct DueDelivery {
-    /// Whom to.
+    /// The receiver.
     pub receiver: Receiver,
     /// Its id, the same at each attempt.
     pub id: String,
@@ -128,7 +128,7 @@ impl Alerts {
             alert,
             ended: None,
         });
-        // The end of an alert that nobody was told of is not told either.
+        // An alert whose beginning was not sent has no end to send.
         let ended = ended.into_iter().filter(|alert| alert.announced);
         let ended = ended.map(|alert| Notice {
             status: NoticeStatus::Resolved,

@@ -71,6 +71,19 @@ pub struct DeliveryRecord {
     pub waits: bool,
 }
 
+impl DeliveryRecord {
+    /// How it went, in words; empty before the first attempt.
+    #[must_use]
+    pub fn outcome(&self) -> String {
+        match (self.attempts, self.failure.as_str(), self.waits) {
+            (0, _, _) => String::new(),
+            (_, "", _) => "taken".to_owned(),
+            (_, failure, true) => format!("{failure}; the server tries again"),
+            (_, failure, false) => format!("given up: {failure}"),
+        }
+    }
+}
+
 /// The deliveries of one receiver. They go out one at a time, in order.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Outbox {

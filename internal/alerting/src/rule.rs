@@ -184,7 +184,7 @@ impl Rule {
             }
             Rule::NodeVersionRefused => "Upgrade the agent with `muster upgrade agents`.",
             Rule::NamespaceQuotaNearlyUsed => {
-                "Delete what is not needed there, or raise the quota with `muster team set`."
+                "Delete what is not needed there, or raise the quota with `muster team set-quota`."
             }
             Rule::ServerCertificateExpires => {
                 "Renew the certificate files of --tls-cert; the server takes them over on SIGHUP."

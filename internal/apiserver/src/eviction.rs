@@ -9,7 +9,7 @@ use http::{Response, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use resources::budget::{BudgetCounts, BudgetedPod, desired_healthy, is_about};
-use resources::names::EVICTION_REASON;
+use resources::names::{DISRUPTION_TARGET, EVICTION_REASON, PREEMPTION_BY_SCHEDULER};
 use resources::{registry, times};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Fa
         }
         let mut next = live.clone();
         let condition = json!({"status": "True", "reason": reason, "message": message});
-        object::set_condition(&mut next, "DisruptionTarget", condition, &now);
+        object::set_condition(&mut next, DISRUPTION_TARGET, condition, &now);
         Ok(if next == *live {
             RewriteDecision::Keep
         } else {
@@ -82,7 +82,7 @@ fn cause(eviction: &Value) -> (&'static str, String) {
     let said = eviction["metadata"]["annotations"][EVICTION_REASON].as_str();
     match said {
         Some(said) if !said.is_empty() => (
-            "PreemptionByScheduler",
+            PREEMPTION_BY_SCHEDULER,
             said.chars().take(CAUSE_MAX).collect(),
         ),
         _ => ("EvictionByEvictionAPI", "Eviction API: evicting".to_owned()),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use alerting::DeliveryRecord;
 use anyhow::{Result, bail};
 use jiff::Timestamp;
 use resources::span::human_duration;
@@ -108,14 +109,11 @@ async fn receivers(connection: &ServerConnection) -> Result<CommandOutcome> {
     let mut count = 0;
     for receiver in items(&answer) {
         count += 1;
-        let all = receiver["deliveries"].as_array();
-        let all = all.map_or(&[][..], Vec::as_slice);
-        let waits = |one: &&Value| one["waits"].as_bool().unwrap_or_default();
-        let waiting = all.iter().filter(waits).count();
-        let tried = |one: &&Value| one["attempts"].as_u64().unwrap_or_default() > 0;
-        let last = all.iter().find(tried);
+        let all = deliveries(receiver)?;
+        let waiting = all.iter().filter(|one| one.waits).count();
+        let last = all.iter().find(|one| one.attempts > 0);
         let (at, result) = last.map_or((String::new(), String::new()), |last| {
-            (text(last, "at"), outcome(last))
+            (last.at.to_string(), last.outcome())
         });
         table.row([
             text(receiver, "name"),
@@ -136,14 +134,9 @@ async fn receivers(connection: &ServerConnection) -> Result<CommandOutcome> {
     Ok(CommandOutcome::Yes)
 }
 
-/// How a delivery went.
-fn outcome(delivery: &Value) -> String {
-    let failure = text(delivery, "failure");
-    match (failure.is_empty(), delivery["waits"].as_bool()) {
-        (true, _) => "taken".to_owned(),
-        (false, Some(true)) => format!("{failure}; the server tries again"),
-        (false, _) => format!("given up: {failure}"),
-    }
+/// The latest deliveries to a receiver.
+fn deliveries(receiver: &Value) -> Result<Vec<DeliveryRecord>> {
+    Ok(serde_json::from_value(receiver["deliveries"].clone())?)
 }
 
 async fn test(connection: &ServerConnection, name: &str) -> Result<CommandOutcome> {
@@ -153,15 +146,13 @@ async fn test(connection: &ServerConnection, name: &str) -> Result<CommandOutcom
     for _ in 0..ASKED_MAX {
         let answer = connection.ask("/api/v1/alert-receivers").await?;
         let receiver = items(&answer).find(|one| one["name"] == name);
-        let deliveries = receiver.and_then(|one| one["deliveries"].as_array());
-        let own = deliveries.into_iter().flatten().find(|one| one["id"] == id);
-        if let Some(own) = own.filter(|own| own["waits"] == false) {
-            let failure = text(own, "failure");
-            if failure.is_empty() {
+        let all = receiver.map(deliveries).transpose()?.unwrap_or_default();
+        if let Some(own) = all.iter().find(|one| one.id == id && !one.waits) {
+            if own.failure.is_empty() {
                 output::put_line(&format!("receiver {name} took the test"))?;
                 return Ok(CommandOutcome::Yes);
             }
-            bail!("receiver {name} did not take the test: {failure}");
+            bail!("receiver {name} did not take the test: {}", own.failure);
         }
         tokio::time::sleep(ASKED_EVERY).await;
     }

@@ -1,4 +1,4 @@
-//! RayClusters and Volcano Jobs as the pages show them. Pure: an object of the API in, its parts out.
+//! RayClusters, RayJobs and Volcano Jobs as the pages show them. Pure: an object of the API in, its parts out.
 //!
 //! The plural of Volcano's kind is that of `batch`'s Job, so addresses of its pages have Volcano's short name, `vcjobs`.
 
@@ -39,11 +39,11 @@ pub static RAY_CLUSTER: OtherKind = OtherKind {
 
 /// Volcano's Job.
 pub static VOLCANO_JOB: OtherKind = OtherKind {
-    group: "batch.volcano.sh",
+    group: volcano::GROUP,
     version: "v1alpha1",
     kind: "Job",
     resource: "jobs",
-    plural: "vcjobs",
+    plural: volcano::PLURAL,
     shown: "Volcano Job",
     label: volcano::JOB_NAME,
 };
@@ -112,8 +112,7 @@ pub fn groups(shown: &str, object: &Value, gpus: impl Fn(&Value) -> i64) -> Vec<
     let list = |field: &str| spec[field].as_array().cloned().unwrap_or_default();
     if shown == VOLCANO_JOB.shown {
         let task = |(at, task): (usize, Value)| {
-            let name = task["name"].as_str().map(str::to_owned);
-            let name = name.unwrap_or_else(|| format!("default{at}"));
+            let name = volcano::task_name(at, &task);
             Group {
                 label: name.clone(),
                 name,
@@ -203,17 +202,13 @@ pub fn started(shown: &str, object: &Value) -> Option<Timestamp> {
     }
 }
 
-/// When the object ended, if it is over.
+/// When the object entered its present phase, or ended: for an object that is over, its end.
 pub fn ended(shown: &str, object: &Value) -> Option<Timestamp> {
     if shown == RAY_JOB.shown {
         return object["status"]["endTime"].as_str()?.parse().ok();
     }
     let last = object["status"]["state"]["lastTransitionTime"].as_str();
-    let is_final = volcano::phase(&object["status"])
-        .is_some_and(|phase| volcano::FINAL_PHASES.contains(&phase));
-    last.filter(|_| shown == VOLCANO_JOB.shown && is_final)?
-        .parse()
-        .ok()
+    last.filter(|_| shown == VOLCANO_JOB.shown)?.parse().ok()
 }
 
 /// What the object's controller says of it; empty if it says nothing.

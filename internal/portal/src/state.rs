@@ -27,7 +27,7 @@ use crate::problem::Problem;
 const OWN_GROUP: &str = "muster.io";
 
 /// The API group of queues and gangs.
-const VOLCANO_GROUP: &str = "scheduling.volcano.sh";
+pub const VOLCANO_GROUP: &str = "scheduling.volcano.sh";
 
 /// The portal's state. Cheap to clone.
 #[derive(Clone)]
@@ -281,13 +281,7 @@ impl Portal {
     /// True if this caller may do this to Muster's own resources that are not objects (`backups`,
     /// `jointokens`, ...). Roles grant them in the API group `muster.io`.
     pub fn permits_own(&self, caller: &Caller, verb: &str, resource: &str) -> bool {
-        let wanted = RequestAttributes {
-            verb,
-            group: OWN_GROUP,
-            resource,
-            ..RequestAttributes::default()
-        };
-        self.permits(caller, &wanted)
+        self.permits_cluster(caller, verb, OWN_GROUP, resource, None)
     }
 
     /// The nodes, for a caller that may list them; pods on them are named only if the caller may
@@ -323,6 +317,25 @@ impl Portal {
         Ok(rows.find(|row| row.name == name))
     }
 
+    /// True if this caller may do this to a kind without namespaces.
+    pub fn permits_cluster(
+        &self,
+        caller: &Caller,
+        verb: &str,
+        group: &str,
+        resource: &str,
+        name: Option<&str>,
+    ) -> bool {
+        let wanted = RequestAttributes {
+            verb,
+            group,
+            resource,
+            name,
+            ..RequestAttributes::default()
+        };
+        self.permits(caller, &wanted)
+    }
+
     /// Refuses a caller that may not do this to a kind without namespaces.
     fn require(
         &self,
@@ -332,14 +345,7 @@ impl Portal {
         resource: &str,
         name: Option<&str>,
     ) -> Result<(), Problem> {
-        let wanted = RequestAttributes {
-            verb,
-            group,
-            resource,
-            name,
-            ..RequestAttributes::default()
-        };
-        if self.permits(caller, &wanted) {
+        if self.permits_cluster(caller, verb, group, resource, name) {
             return Ok(());
         }
         Err(Problem::forbidden(format!(

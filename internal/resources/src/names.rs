@@ -72,6 +72,10 @@ pub const ON_FAILURE: &str = "muster.io/on-failure";
 pub const FAILURE: &str = "muster.io/failure";
 /// Annotation on a job with [`ON_FAILURE`]: its attempts, what it has spent of its budget, the nodes it keeps off.
 pub const RECOVERY: &str = "muster.io/recovery";
+/// The condition of a pod that the platform ends: a lost node, an eviction, a drain. Kubernetes'.
+pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
+/// The reason of this condition on a pod that the scheduler evicts. Kubernetes'.
+pub const PREEMPTION_BY_SCHEDULER: &str = "PreemptionByScheduler";
 /// Annotation on an Eviction: why the scheduler evicts the pod. The embedded engine says it in the pod's condition
 /// `DisruptionTarget` from the beginning.
 pub const EVICTION_REASON: &str = "muster.io/eviction-reason";

@@ -7,8 +7,6 @@ use crate::json;
 
 /// The API group.
 pub const GROUP: &str = "batch.volcano.sh";
-/// The kind where a group is not part of the name.
-pub const KIND: &str = "VolcanoJob";
 /// Its plural in addresses of the REST API and the pages.
 pub const PLURAL: &str = "vcjobs";
 /// Its singular in words of the CLI.

@@ -54,8 +54,6 @@ const PREEMPTIONS: [&str; 4] = [
 ];
 /// The scheduler's reason for a pod whose GPU failed.
 const FAILED_DEVICE: &str = "FailedDevice";
-/// The reason of a condition that the scheduler sets on a pod that it evicts.
-const BY_SCHEDULER: &str = "PreemptionByScheduler";
 
 /// How a pod failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -110,7 +108,7 @@ pub(crate) struct Member<'p> {
 pub(crate) fn disruption(pod: &Pod) -> Option<&PodCondition> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     let mut all = conditions.iter();
-    all.find(|one| one.type_ == "DisruptionTarget" && one.status == "True")
+    all.find(|one| one.type_ == names::DISRUPTION_TARGET && one.status == "True")
 }
 
 /// Whether the platform, and not the pod's program, ended the pod or ends it: its node was lost or could not start it,
@@ -147,8 +145,7 @@ pub(crate) fn shows_failure(pod: &Pod, main: &str) -> bool {
 
 /// How the pod failed. `main` names the container that explains the pod.
 pub(crate) fn story(pod: &Pod, main: &str) -> Story {
-    let evicted = pod_facts::reason(pod) == Some(names::EVICTED);
-    if is_of_platform(pod) || evicted && PodPhase::of(pod) == PodPhase::Failed {
+    if is_of_platform(pod) || pod_facts::is_evicted(pod) {
         return by_platform(pod);
     }
     if let Some(end) = pod_facts::failed_end(pod, main) {
@@ -157,22 +154,11 @@ pub(crate) fn story(pod: &Pod, main: &str) -> Story {
     if let Some(story) = waiting(pod) {
         return story;
     }
-    let message = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.message.as_deref());
-    match pod_facts::reason(pod) {
-        Some(reason) => Story::new(
-            FailureClass::ExitCode,
-            format!("failed: {reason}"),
-            message.unwrap_or_default(),
-        ),
-        None => Story::new(
-            FailureClass::ExitCode,
-            "failed",
-            message.unwrap_or_default(),
-        ),
-    }
+    let what = match pod_facts::reason(pod) {
+        Some(reason) => format!("failed: {reason}"),
+        None => "failed".to_owned(),
+    };
+    Story::new(FailureClass::ExitCode, what, pod_facts::message(pod))
 }
 
 fn by_platform(pod: &Pod) -> Story {
@@ -180,11 +166,7 @@ fn by_platform(pod: &Pod) -> Story {
         "" => "its node".to_owned(),
         node => format!("node {node}"),
     };
-    let message = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.message.as_deref());
-    let message = message.unwrap_or_default();
+    let message = pod_facts::message(pod);
     match pod_facts::reason(pod) {
         Some(names::NODE_LOST) => {
             return Story::new(
@@ -210,7 +192,7 @@ fn by_platform(pod: &Pod) -> Story {
         return Story::new(FailureClass::Preempted, "was preempted", message);
     };
     let said = disruption.message.as_deref().unwrap_or_default();
-    if disruption.reason.as_deref() != Some(BY_SCHEDULER) {
+    if disruption.reason.as_deref() != Some(names::PREEMPTION_BY_SCHEDULER) {
         return Story::new(FailureClass::Evicted, "was evicted", said);
     }
     let (why, rest) = said.split_once(": ").unwrap_or((said, ""));
@@ -258,11 +240,7 @@ fn by_program(pod: &Pod, main: &str, end: &ContainerStateTerminated) -> Story {
         class: of_log,
         text,
         unloadable,
-    } = said.unwrap_or(LogEvidence {
-        class: None,
-        text: String::new(),
-        unloadable: false,
-    });
+    } = said.unwrap_or_default();
     Story {
         class: of_log.unwrap_or(class),
         what,

@@ -2,6 +2,7 @@
 //! decide the actions to take and the job's status. Pure: no clock, no I/O, no randomness. The
 //! control loops in `controllers` observe, call them and carry out the actions.
 
+mod account_rights;
 mod action;
 pub mod apps;
 pub mod cronjob;

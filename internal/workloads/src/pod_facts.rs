@@ -67,6 +67,12 @@ pub(crate) fn reason(pod: &Pod) -> Option<&str> {
     pod.status.as_ref().and_then(|s| s.reason.as_deref())
 }
 
+/// The pod's own message beside its reason; empty if it has none.
+pub(crate) fn message(pod: &Pod) -> &str {
+    let message = pod.status.as_ref().and_then(|s| s.message.as_deref());
+    message.unwrap_or_default()
+}
+
 /// The pod's node; empty if it has none.
 pub(crate) fn node(pod: &Pod) -> &str {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());

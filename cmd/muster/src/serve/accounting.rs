@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use futures::stream::BoxStream;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::runtime::reflector::{self, Store};
@@ -24,6 +23,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 use usage::{PodUid, StoredRecords, UsageBook};
+
+use super::mirror::{is_ready, mirror};
 
 /// Interval of counts and writes. A server that ends without its last write loses at most this much of the time of pods
 /// that are deleted before the next one starts.
@@ -121,7 +122,7 @@ async fn run(
     loop {
         tokio::select! {
             // Without gangs and nodes a pod has no queue and no model.
-            _ = followed.next() => ready = ready || is_ready(&lookups),
+            _ = followed.next() => ready = ready || (is_ready(&lookups.gangs) && is_ready(&lookups.nodes)),
             event = pods.next(), if ready => match event {
                 Some(Ok(event)) => take_in(&book, &lookups, event, &mut listed),
                 Some(Err(error)) => tracing::debug!(%error, "the watch of pods begins again"),
@@ -140,33 +141,6 @@ async fn run(
             }
         }
     }
-}
-
-/// A copy of all objects of a kind, without what `trim` takes away, and the stream that keeps it current while it is
-/// polled.
-fn mirror<K>(client: &Client, trim: fn(&mut K)) -> (Store<K>, BoxStream<'static, ()>)
-where
-    K: kube::Resource<DynamicType = ()>
-        + Clone
-        + std::fmt::Debug
-        + serde::de::DeserializeOwned
-        + Send
-        + Sync
-        + 'static,
-{
-    let writer = reflector::store::Writer::<K>::default();
-    let reader = writer.as_reader();
-    let events = watcher(Api::<K>::all(client.clone()), watcher::Config::default())
-        .default_backoff()
-        .modify(trim)
-        .reflect(writer);
-    (reader, events.map(drop).boxed())
-}
-
-fn is_ready(lookups: &Lookups) -> bool {
-    use futures::FutureExt;
-    let gangs = lookups.gangs.wait_until_ready().now_or_never();
-    gangs.is_some() && lookups.nodes.wait_until_ready().now_or_never().is_some()
 }
 
 fn take_in(

@@ -11,12 +11,11 @@ use alerting::{
     Alerts, AlertsState, DiskFacts, DueDelivery, Receiver, ServerFacts, conditions, read_receivers,
 };
 use anyhow::{Context, Result};
-use futures::stream::{BoxStream, StreamExt};
+use futures::stream::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, ResourceQuota};
-use kube::runtime::reflector::{self, Store};
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client};
+use kube::Client;
+use kube::runtime::reflector::Store;
 use parking_lot::Mutex;
 use portal::SharedAlerts;
 use supervisor::Stop;
@@ -25,6 +24,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use self::send::Sender;
 use super::layout::{FileLayout, write_private};
+use super::mirror::{is_ready, mirror};
 use super::tls::ServedCertificates;
 
 /// How often what is due is sent and stored.
@@ -84,8 +84,10 @@ impl Alerting {
     }
 
     async fn follow(&self, client: Client, served: Arc<ServedCertificates>) {
-        let (nodes, follow_nodes) = mirror::<Node>(&client);
-        let (quotas, follow_quotas) = mirror::<ResourceQuota>(&client);
+        let untracked = |node: &mut Node| node.metadata.managed_fields = None;
+        let (nodes, follow_nodes) = mirror(&client, untracked);
+        let untracked = |quota: &mut ResourceQuota| quota.metadata.managed_fields = None;
+        let (quotas, follow_quotas) = mirror(&client, untracked);
         let mut followed = futures::stream::select(follow_nodes, follow_quotas).fuse();
         let mut sending = JoinSet::new();
         let mut ticks = interval(EVERY);
@@ -215,33 +217,4 @@ fn stored(file: &Path) -> AlertsState {
         tracing::error!(put_aside = %aside.display(), %error, moved = moved.is_ok(), "the stored alerts are damaged and are put aside; notices may be repeated");
         AlertsState::default()
     })
-}
-
-/// A copy of all objects of a kind, and the stream that keeps it current while it is polled.
-fn mirror<K>(client: &Client) -> (Store<K>, BoxStream<'static, ()>)
-where
-    K: kube::Resource<DynamicType = ()>
-        + Clone
-        + std::fmt::Debug
-        + serde::de::DeserializeOwned
-        + Send
-        + Sync
-        + 'static,
-{
-    let writer = reflector::store::Writer::<K>::default();
-    let reader = writer.as_reader();
-    let events = watcher(Api::<K>::all(client.clone()), watcher::Config::default())
-        .default_backoff()
-        .modify(|object| object.meta_mut().managed_fields = None)
-        .reflect(writer);
-    (reader, events.map(drop).boxed())
-}
-
-fn is_ready<K>(store: &Store<K>) -> bool
-where
-    K: reflector::Lookup + Clone + 'static,
-    K::DynamicType: std::hash::Hash + Eq + Clone,
-{
-    use futures::FutureExt;
-    store.wait_until_ready().now_or_never().is_some()
 }

@@ -19,6 +19,7 @@ mod layout;
 mod listener;
 mod machine;
 mod metrics;
+mod mirror;
 mod notify;
 mod plain_http;
 mod pod_security;

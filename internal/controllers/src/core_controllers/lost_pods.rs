@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
-use resources::names::NODE_LOST;
+use resources::names::{DISRUPTION_TARGET, NODE_LOST};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -75,7 +75,7 @@ impl BoundPod {
 /// The status of a pod that was lost with its node.
 pub(super) fn lost_status(conditions: &[PodCondition], message: &str, now: Timestamp) -> Value {
     let mut conditions = conditions.to_vec();
-    conditions.retain(|condition| condition.type_ != "DisruptionTarget");
+    conditions.retain(|condition| condition.type_ != DISRUPTION_TARGET);
     for condition in &mut conditions {
         let answers = matches!(&*condition.type_, "Ready" | "ContainersReady");
         if answers && condition.status != "False" {
@@ -86,7 +86,7 @@ pub(super) fn lost_status(conditions: &[PodCondition], message: &str, now: Times
     }
     // A Job's failure policy uses this condition to tell a lost pod from a failed program.
     conditions.push(PodCondition {
-        type_: "DisruptionTarget".to_owned(),
+        type_: DISRUPTION_TARGET.to_owned(),
         status: "True".to_owned(),
         reason: Some(NODE_LOST.to_owned()),
         message: Some(message.to_owned()),

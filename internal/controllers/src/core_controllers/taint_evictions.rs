@@ -14,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::watcher;
 use kube::{Api, Client};
+use resources::names::DISRUPTION_TARGET;
 use resources::times::seconds;
 use serde::Deserialize;
 use serde_json::json;
@@ -204,7 +205,7 @@ impl TaintEvictions {
         let patch = Patch::Strategic(json!({
             "metadata": {"uid": pod.uid},
             "status": {"conditions": [{
-                "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
+                "type": DISRUPTION_TARGET, "status": "True", "reason": "DeletionByTaintManager",
                 "message": "Taint manager: deleting due to NoExecute taint",
                 "lastTransitionTime": seconds(Timestamp::now()),
             }]},

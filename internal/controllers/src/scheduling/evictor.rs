@@ -8,7 +8,9 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use resources::names::{CHECKPOINT_BY, EVICTION_REASON};
+use resources::names::{
+    CHECKPOINT_BY, DISRUPTION_TARGET, EVICTION_REASON, PREEMPTION_BY_SCHEDULER,
+};
 use resources::numbers::pod_grace;
 use resources::times::seconds;
 use scheduler::Eviction;
@@ -124,9 +126,9 @@ fn condition(eviction: &Eviction, now: Timestamp) -> Value {
     json!({
         "metadata": {"uid": eviction.pod.uid},
         "status": {"conditions": [{
-            "type": "DisruptionTarget",
+            "type": DISRUPTION_TARGET,
             "status": "True",
-            "reason": "PreemptionByScheduler",
+            "reason": PREEMPTION_BY_SCHEDULER,
             "message": reason(eviction),
             "lastTransitionTime": seconds(now),
         }]},

@@ -18,7 +18,7 @@ use super::{Board, Tone};
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// The annotation that says why a node was taken out of use, and by whom.
+/// The annotation with the reason for a node's cordon, and the user who cordoned it.
 pub const CORDON_REASON: &str = "muster.io/cordon-reason";
 
 /// The text for a pod that the reader may not read.
@@ -110,7 +110,7 @@ pub struct NodeCard {
     pub source: String,
     /// When its GPUs' activity was last reported; empty if never.
     pub load_seen: String,
-    /// Why it was taken out of use, and by whom; empty if it takes work, or nobody said.
+    /// The reason for its cordon, and the user who cordoned it; empty if it takes work, or no reason was given.
     pub cordoned_for: String,
     /// True if it was taken out of use.
     pub cordoned: bool,

@@ -1,5 +1,7 @@
 //! Alerts: those that fire, their silences, and the receivers that are notified of them.
 
+use std::collections::BTreeSet;
+
 use alerting::{FiringAlert, Rule, SilenceRequest, SubjectKind};
 use axum::Json;
 use axum::extract::{Path, State};
@@ -67,10 +69,10 @@ pub fn shown(portal: &Portal, caller: &Caller) -> Result<Vec<ShownAlert>, Proble
     let now = Timestamp::now();
     let alerts = portal.hooks.alerts.lock();
     let firing: Vec<(&FiringAlert, bool)> = alerts.firing(now).collect();
-    let silenced = |alert: &str, subject: &str| {
-        let same = |one: &FiringAlert| one.rule.name() == alert && one.subject.name == subject;
-        firing.iter().any(|(one, silenced)| *silenced && same(one))
-    };
+    let silenced = firing.iter().filter(|(_, silenced)| *silenced);
+    let silenced: BTreeSet<(&str, &str)> = silenced
+        .map(|(alert, _)| (alert.rule.name(), alert.subject.name.as_str()))
+        .collect();
     let judged = firing
         .iter()
         .filter(|(alert, _)| alert.subject.kind != SubjectKind::Gpu && sees(portal, caller, alert));
@@ -96,7 +98,8 @@ pub fn shown(portal: &Portal, caller: &Caller) -> Result<Vec<ShownAlert>, Proble
     for card in &cards {
         items.extend(card.alerts.iter().map(|alert| {
             let subject = format!("{}/{}", card.name, alert.gpu);
-            of_agent(&card.name, alert, silenced(alert.alert, &subject), subject)
+            let silenced = silenced.contains(&(alert.alert, subject.as_str()));
+            of_agent(&card.name, alert, silenced, subject)
         }));
     }
     Ok(items)

@@ -90,12 +90,7 @@ fn receiver(report: ReceiverReport) -> ReceiverLine {
     let waiting = report.deliveries.iter().filter(|one| one.waits).count();
     let last = report.deliveries.iter().find(|one| one.attempts > 0);
     let last = last.map_or_else(String::new, |last| {
-        let words = match (last.failure.as_str(), last.waits) {
-            ("", _) => "taken".to_owned(),
-            (failure, true) => format!("{failure}; the server tries again"),
-            (failure, false) => format!("given up: {failure}"),
-        };
-        format!("{}: {words}", last.alerts.join(", "))
+        format!("{}: {}", last.alerts.join(", "), last.outcome())
     });
     ReceiverLine {
         report,

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use resources::access::{Caller, RequestAttributes};
+use resources::access::Caller;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -55,13 +55,7 @@ struct OneNode {
 
 /// True if this caller may change nodes.
 pub(super) fn manages(portal: &Portal, caller: &Caller, name: &str) -> bool {
-    let wanted = RequestAttributes {
-        verb: "patch",
-        resource: "nodes",
-        name: Some(name),
-        ..RequestAttributes::default()
-    };
-    portal.permits(caller, &wanted)
+    portal.permits_cluster(caller, "patch", "", "nodes", Some(name))
 }
 
 /// One node.

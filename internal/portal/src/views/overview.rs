@@ -158,14 +158,15 @@ fn of_job(row: &JobRow, words: String) -> Attention {
 }
 
 /// What needs attention: nodes first, then pods that fail again and again, jobs that cannot start on these nodes, and the
-/// reader's own jobs that failed within a day.
+/// reader's own jobs that failed within a day. At most [`ATTENTION_MAX`] of them, and how many more there are: to read
+/// why a job failed takes its whole object, and thousands may have failed.
 fn attention(
     portal: &Portal,
     caller: &Caller,
     cards: &[NodeCard],
     entries: &[Arc<JobEntry>],
     now: Timestamp,
-) -> Vec<Attention> {
+) -> (Vec<Attention>, usize) {
     let mut all = Vec::new();
     of_nodes(cards, &mut all);
     for entry in entries {
@@ -184,16 +185,20 @@ fn attention(
             all.push(of_job(row, words));
         }
     }
-    for entry in entries {
+    let failed = entries.iter().filter(|entry| {
         let row = entry.base();
         let recent = entry
             .ended
             .is_some_and(|at| now.duration_since(at).as_secs() < RECENT);
-        if row.over() && row.tone == Tone::Bad && recent && row.user == caller.user {
-            all.push(of_job(row, failure(entry)));
-        }
-    }
-    all
+        row.over() && row.tone == Tone::Bad && recent && row.user == caller.user
+    });
+    let count = all.len() + failed.clone().count();
+    let room = ATTENTION_MAX.saturating_sub(all.len());
+    let failed = failed.take(room);
+    all.extend(failed.map(|entry| of_job(entry.base(), failure(entry))));
+    all.truncate(ATTENTION_MAX);
+    let more = count - all.len();
+    (all, more)
 }
 
 /// Why a job failed, as its controller says.
@@ -221,9 +226,7 @@ pub async fn overview(
     let now = Timestamp::now();
     let entries = portal.entries(&caller);
     let cards = portal.nodes(&caller).unwrap_or_default();
-    let mut attention = attention(&portal, &caller, &cards, &entries, now);
-    let more_attention = attention.len().saturating_sub(ATTENTION_MAX);
-    attention.truncate(ATTENTION_MAX);
+    let (attention, more_attention) = attention(&portal, &caller, &cards, &entries, now);
     let by_load = query.map == "load";
     let colours = colours(&cards);
     let map = cards.iter().take(MAP_MAX).map(|card| MapNode {

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::core::GroupVersionKind;
-use resources::access::{Caller, RequestAttributes};
+use resources::access::Caller;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -17,10 +17,9 @@ use super::flash::FlashQuery;
 use super::{PageCaller, PageFrame, amounts, escape, message, page_with};
 use crate::problem::Problem;
 use crate::rest::{QueueAnswer, queue_answer};
-use crate::state::Portal;
+use crate::state::{Portal, VOLCANO_GROUP};
 
 const HERE: &str = "queues";
-const GROUP: &str = "scheduling.volcano.sh";
 /// The maximum number of pending gangs on the page.
 const SHOWN_WAITING: usize = 50;
 /// How often a change is tried again that the queue's status overtook.
@@ -50,21 +49,14 @@ struct QueuePage {
 }
 
 fn queues(portal: &Portal, caller: &Caller) -> Api<DynamicObject> {
-    let gvk = GroupVersionKind::gvk(GROUP, "v1beta1", "Queue");
+    let gvk = GroupVersionKind::gvk(VOLCANO_GROUP, "v1beta1", "Queue");
     let resource = ApiResource::from_gvk_with_plural(&gvk, "queues");
     Api::all_with(portal.client(caller), &resource)
 }
 
 /// True if this caller may change the queue.
 fn manages(portal: &Portal, caller: &Caller, name: &str) -> bool {
-    let wanted = RequestAttributes {
-        verb: "patch",
-        group: GROUP,
-        resource: "queues",
-        name: Some(name),
-        ..RequestAttributes::default()
-    };
-    portal.permits(caller, &wanted)
+    portal.permits_cluster(caller, "patch", VOLCANO_GROUP, "queues", Some(name))
 }
 
 fn form_of(queue: &DynamicObject) -> QueueForm {
@@ -289,7 +281,7 @@ mod tests {
 
     #[test]
     fn the_form_shows_what_the_queue_says() {
-        let gvk = GroupVersionKind::gvk(GROUP, "v1beta1", "Queue");
+        let gvk = GroupVersionKind::gvk(VOLCANO_GROUP, "v1beta1", "Queue");
         let resource = ApiResource::from_gvk_with_plural(&gvk, "queues");
         let mut queue = DynamicObject::new("q", &resource);
         queue.metadata.generation = Some(7);

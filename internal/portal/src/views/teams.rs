@@ -9,7 +9,7 @@ use axum::Form;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
-use resources::access::{Caller, RequestAttributes};
+use resources::access::Caller;
 use resources::names::NVIDIA_GPU;
 use resources::syntax;
 use serde::Deserialize;
@@ -98,12 +98,7 @@ impl From<TeamProblem> for Problem {
 
 /// True if this caller may change teams.
 fn manages(portal: &Portal, caller: &Caller) -> bool {
-    let wanted = RequestAttributes {
-        verb: "patch",
-        resource: "namespaces",
-        ..RequestAttributes::default()
-    };
-    portal.permits(caller, &wanted)
+    portal.permits_cluster(caller, "patch", "", "namespaces", None)
 }
 
 fn require(portal: &Portal, caller: &Caller) -> Result<(), Problem> {

@@ -51,7 +51,7 @@ const LOAD_ERRORS: [&str; 5] = [
 const TORCHRUN: &str = "ChildFailedError";
 
 /// What a log says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogEvidence {
     /// The class; none if the last line is only quoted.
     pub class: Option<FailureClass>,

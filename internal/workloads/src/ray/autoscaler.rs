@@ -1,8 +1,7 @@
 //! Ray's own autoscaler beside the head: a container in the head's pod, and its rights. It reads the RayCluster and its
 //! pods, and writes `replicas` and `workersToDelete`. Source: KubeRay 1.7, Ray 2.60.
 
-use k8s_openapi::api::core::v1::{Container, EnvVar, PodSpec, ServiceAccount};
-use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
+use k8s_openapi::api::core::v1::{Container, EnvVar, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -11,7 +10,8 @@ use super::names;
 use super::plan::ParsedRayCluster;
 use super::pods::common_labels;
 use super::ports::{HeadPort, HeadPorts};
-use crate::action::{Action, Dependent};
+use crate::account_rights::{RightsOf, rule};
+use crate::action::Action;
 use crate::ownership::controller_reference;
 use crate::pod_names;
 
@@ -103,55 +103,22 @@ fn account(cluster: &ParsedRayCluster<'_>) -> String {
 /// What the autoscaler needs before the head starts: a service account with the right to read the namespace's pods, and
 /// to change this cluster alone.
 pub(crate) fn rights(cluster: &ParsedRayCluster<'_>) -> Vec<Action> {
-    let texts = |words: &[&str]| {
-        words
-            .iter()
-            .map(|word| (*word).to_owned())
-            .collect::<Vec<_>>()
-    };
-    let rule = |group: &str, resource: &str, verbs: &[&str]| PolicyRule {
-        api_groups: Some(texts(&[group])),
-        resources: Some(texts(&[resource])),
-        verbs: texts(verbs),
-        ..PolicyRule::default()
-    };
-    let own = PolicyRule {
-        resource_names: Some(texts(&[cluster.name()])),
-        ..rule("ray.io", "rayclusters", &["get", "patch"])
-    };
-    // Nobody can have made a role of this name before, whose rights the account would get.
+    // The uid in the name is not known before the cluster exists: no other role of this name, whose rights the account
+    // would get, can have been made for it.
     let uid = cluster.meta.uid.as_deref().unwrap_or_default();
-    let role_name = pod_names::numbered(cluster.name(), "-autoscaler", uid, 0);
-    let role = Role {
-        metadata: metadata(cluster, &role_name),
-        rules: Some(vec![rule("", "pods", &["get", "list", "watch"]), own]),
-    };
+    let role = pod_names::numbered(cluster.name(), "-autoscaler", uid, 0);
     let account = account(cluster);
-    let binding = RoleBinding {
-        metadata: metadata(cluster, &role_name),
-        role_ref: RoleRef {
-            api_group: "rbac.authorization.k8s.io".to_owned(),
-            kind: "Role".to_owned(),
-            name: role_name,
-        },
-        subjects: Some(vec![Subject {
-            kind: "ServiceAccount".to_owned(),
-            name: account.clone(),
-            namespace: cluster.meta.namespace.clone(),
-            ..Subject::default()
-        }]),
+    let rights = RightsOf {
+        account: &account,
+        is_own: account == cluster.name(),
+        role: &role,
     };
-    let mut all = vec![
-        Dependent::Role(Box::new(role)),
-        Dependent::RoleBinding(Box::new(binding)),
+    let own = vec![cluster.name().to_owned()];
+    let rules = vec![
+        rule("", "pods", &["get", "list", "watch"], None),
+        rule("ray.io", "rayclusters", &["get", "patch"], Some(own)),
     ];
-    if account == cluster.name() {
-        let own = ServiceAccount {
-            metadata: metadata(cluster, &account),
-            ..ServiceAccount::default()
-        };
-        all.insert(0, Dependent::ServiceAccount(Box::new(own)));
-    }
+    let all = rights.with(rules, |name| metadata(cluster, name));
     all.into_iter().map(Action::Create).collect()
 }
 

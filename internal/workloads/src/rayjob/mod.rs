@@ -21,7 +21,7 @@ use self::plan::ParsedRayJob;
 use crate::action::{Action, Dependent, EventNote, ReconcileOutcome};
 use crate::ownership::controlled_by;
 
-/// Seconds between two looks at a selected cluster, whose changes wake nobody.
+/// Seconds between two looks at a selected cluster: its changes do not wake the job's controller.
 const LOOK_AGAIN: i64 = 5;
 /// The domain of services' full names.
 const DOMAIN: &str = "svc.cluster.local";
@@ -259,7 +259,7 @@ impl<'a> Decision<'a> {
             self.outcome.requeue(later(self.now, LOOK_AGAIN));
         }
         let Some(submitter) = self.submitter else {
-            // Somebody deleted it. Another one asks Ray for the program before it submits.
+            // It was deleted. Another one asks Ray for the program before it submits.
             let ready = ReadyCluster::of(cluster);
             let id = self.outcome.status.job_id.clone();
             if let (Some(ready), Some(id)) = (ready, id) {

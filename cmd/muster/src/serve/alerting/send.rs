@@ -94,7 +94,9 @@ impl Sender {
         let request = request(due, Timestamp::now())?;
         let answered = async {
             let answer = client.request(request).await;
-            let answer = answer.map_err(|error| SendError::Unreachable(chain(&error)))?;
+            let answer = answer.map_err(|error| {
+                SendError::Unreachable(format!("{:#}", anyhow::Error::from(error)))
+            })?;
             let status = answer.status();
             let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
             if status.is_success() {
@@ -117,17 +119,6 @@ fn words(text: &str) -> String {
         return text;
     }
     format!(": {text}")
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        words.push_str(": ");
-        words.push_str(&error.to_string());
-        cause = error.source();
-    }
-    words
 }
 
 fn request(due: &DueDelivery, now: Timestamp) -> Result<Request<Full<Bytes>>, SendError> {

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
-use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::names;
 use resources::training::ReplicaType;
 use serde_json::json;
 
 use super::Settings;
+use crate::account_rights::{RightsOf, rule};
 use crate::action::{Action, Dependent, DependentKind};
 use crate::ownership::controller_reference;
 use crate::training::plan::ParsedTrainingJob;
@@ -116,52 +116,16 @@ fn rights(plan: &ParsedTrainingJob<'_>, mpi: &Settings) -> Vec<Dependent> {
     if mpi.launcher_is_worker {
         pods.push(plan.pod_name(ReplicaType::Launcher, 0));
     }
-    let texts = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
-    let role_name = format!("{}-{workers}", own_account(plan));
-    let role = Role {
-        metadata: metadata(plan, role_name.clone()),
-        rules: Some(vec![
-            PolicyRule {
-                api_groups: texts(&[""]),
-                resources: texts(&["pods"]),
-                verbs: vec!["get".to_owned()],
-                resource_names: Some(pods.clone()),
-                ..PolicyRule::default()
-            },
-            PolicyRule {
-                api_groups: texts(&[""]),
-                resources: texts(&["pods/exec"]),
-                verbs: vec!["get".to_owned(), "create".to_owned()],
-                resource_names: Some(pods),
-                ..PolicyRule::default()
-            },
-        ]),
-    };
-    let binding = RoleBinding {
-        metadata: metadata(plan, role_name.clone()),
-        role_ref: RoleRef {
-            api_group: "rbac.authorization.k8s.io".to_owned(),
-            kind: "Role".to_owned(),
-            name: role_name,
-        },
-        subjects: Some(vec![Subject {
-            kind: "ServiceAccount".to_owned(),
-            name: account_name(plan),
-            namespace: plan.meta.namespace.clone(),
-            ..Subject::default()
-        }]),
-    };
-    let mut dependents = vec![
-        Dependent::Role(Box::new(role)),
-        Dependent::RoleBinding(Box::new(binding)),
-    ];
     let own = own_account(plan);
-    if account_name(plan) == own {
-        let account = ServiceAccount {
-            metadata: metadata(plan, own),
-            ..ServiceAccount::default()
-        };
-        dependents.insert(0, Dependent::ServiceAccount(Box::new(account)));
-    }
-    dependents
+    let account = account_name(plan);
+    let rights = RightsOf {
+        account: &account,
+        is_own: account == own,
+        role: &format!("{own}-{workers}"),
+    };
+    let rules = vec![
+        rule("", "pods", &["get"], Some(pods.clone())),
+        rule("", "pods/exec", &["get", "create"], Some(pods)),
+    ];
+    rights.with(rules, |name| metadata(plan, name.to_owned()))
 }
