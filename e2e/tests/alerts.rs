@@ -209,7 +209,7 @@ fn a_lost_node_is_told_once_to_each_receiver_and_so_is_its_return() {
     let file = at("receivers.toml");
     std::fs::write(&file, receivers).unwrap();
     let file = file.display().to_string();
-    let mut platform = Platform::server(&["--alert-receivers", &file, "--node-grace", "4"]);
+    let mut platform = Platform::server(&["--alert-receivers", &file, "--node-grace", "10"]);
     let mut agent = platform.agent("gpu7", None, &[]);
     platform.await_nodes(1);
 

@@ -139,7 +139,7 @@ fn policies_restart_stop_and_complete_jobs_and_the_cause_is_told() {
         let said = platform.cli(&["explain", "podgroup/waits"]).out;
         said.contains("nvidia.com/gpu").then_some(())
     });
-    assert_eq!(phase(&platform, "waits"), "Pending");
+    until(&platform, "waits", "Pending", SOON);
     let small = platform.get("pod", "waits-cpu-0");
     assert!(small["spec"]["nodeName"].is_null(), "{small:#}");
 

@@ -14,7 +14,7 @@ use super::{Ground, SOON, pod};
 
 /// How long a node may be silent, and for how much longer the server is paused; agents send a report every three
 /// seconds.
-const GRACE_SECONDS: &str = "8";
+const GRACE_SECONDS: &str = "10";
 const PAUSE: Duration = Duration::from_secs(16);
 
 /// Since when a node is ready, if it is.

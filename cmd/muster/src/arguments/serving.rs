@@ -218,8 +218,9 @@ pub struct ServerOptions {
     /// in server/first-password under --data]
     #[arg(long, value_name = "FILE")]
     pub first_password_file: Option<PathBuf>,
-    /// Seconds without contact after which a node's pods are declared lost [default: 40]
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(3..))]
+    /// Seconds without contact after which a node's pods are declared lost, at least 10, because the contact of a healthy
+    /// node is recorded every 5 seconds [default: 40]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(10..))]
     pub node_grace: Option<u64>,
     /// IPv4 range of the addresses of pods on nodes with --pod-network own; each such node gets a /24 of it. No machine
     /// may have an address in it [default: 10.244.0.0/16]
