@@ -107,7 +107,7 @@ packages: ## deb, rpm, tarball, image, SBOM in target/packages/out (OPTIONS: --t
 # roots in target/packages. SUITES chooses the Debian releases.
 test-packages: ## lintian, rpmlint, systemd's ratings, SBOM, signature, image; deb, rpm, tarball and Ansible under systemd (as root)
 	@e2e/parts/get boot
-	@$(MAKE) --no-print-directory packages OPTIONS=--twice
+	@$(MAKE) --no-print-directory packages OPTIONS="--twice $(OPTIONS)"
 	@e2e/packages/check
 
 # ROUNDS of them, the first with the seed SEED: what a round says of itself is its seed, which has it again.

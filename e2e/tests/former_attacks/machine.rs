@@ -1,13 +1,26 @@
-//! The machine: a paused server, clients that take all connections, and a node without the means for pods.
+//! The machine: a paused server, clients and nodes that take all connections, and a node without the means for pods.
 
+use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use e2e::{Platform, eventually, run};
+use bytes::Bytes;
+use e2e::{Agent, Platform, eventually, run};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use http_body_util::StreamBody;
+use http_body_util::combinators::BoxBody;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 use tokio::io::AsyncReadExt;
+use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::{Ground, SOON, pod};
@@ -194,4 +207,67 @@ fn make_up_on_a_machine_that_may_not_mount_ends_with_the_cause_and_the_remedy() 
         assert!(up.err.contains(words), "{words:?} in\n{}", up.err);
     }
     assert!(!up.out.contains("submitting"), "{}", up.out);
+}
+
+/// An HTTP/2 connection with the identity of an agent.
+async fn as_node(agent: &Agent, server: &str) -> SendRequest<BoxBody<Bytes, Infallible>> {
+    let file = agent.data.join("agent/identity/identity.json");
+    let identity: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let pem = |name: &str| identity[name].as_str().unwrap().as_bytes();
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_slice(pem("caPem")).unwrap())
+        .unwrap();
+    let certificate = CertificateDer::from_pem_slice(pem("certificatePem")).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(pem("keyPem")).unwrap();
+    let mut config = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(vec![certificate], key)
+        .unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let connector = TlsConnector::from(Arc::new(config));
+    let name = ServerName::try_from("agents.muster.internal").unwrap();
+    let stream = tokio::net::TcpStream::connect(server).await.unwrap();
+    let stream = connector.connect(name, stream).await.unwrap();
+    let io = TokioIo::new(stream);
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+/// Opens a session and never sends its Hello. Returns the answer's status and message in gRPC's headers.
+async fn silent_session(mut sender: SendRequest<BoxBody<Bytes, Infallible>>) -> (String, String) {
+    let request =
+        http::Request::post("https://agents.muster.internal/muster.agent.v1.Fleet/Session")
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(BoxBody::new(StreamBody::new(futures::stream::pending())))
+            .unwrap();
+    let answer = sender.send_request(request).await.unwrap();
+    let header = |name: &str| answer.headers()[name].to_str().unwrap().to_owned();
+    (header("grpc-status"), header("grpc-message"))
+}
+
+#[tokio::test]
+async fn a_nodes_fifth_opening_session_is_refused_and_its_agent_returns() {
+    let platform = Platform::server(&[]);
+    let mut agent = platform.agent("n1", None, &["--metrics", "off"]);
+    platform.await_nodes(1);
+    agent.kill();
+    let sender = as_node(&agent, &platform.listen).await;
+    let mut five: FuturesUnordered<_> = (0..5).map(|_| silent_session(sender.clone())).collect();
+    // Four wait for their Hello, which the server awaits for 10 seconds.
+    let (status, message) = five.next().await.unwrap();
+    assert_eq!(status, "8", "RESOURCE_EXHAUSTED, not {message}");
+    assert!(
+        message.contains("are%20being%20opened%20already"),
+        "{message}"
+    );
+    assert!(five.next().now_or_never().is_none());
+    drop((five, sender));
+    agent.restart();
+    eventually("the agent has a session", SOON, || {
+        let logged = agent.logged();
+        (logged.matches("a session with the server begins").count() >= 2).then_some(())
+    });
 }

@@ -40,7 +40,7 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Fa
     }
     let options = DeleteOptions::of_value(&sent["deleteOptions"])?;
     let dry = call.dry(options.dry_run);
-    let (reason, message) = cause(&sent);
+    let (reason, message) = cause(&sent, call.caller.is_component());
     let now = times::seconds(call.server.now());
     let protected = budgets(call)?;
     let _turn = match protected.is_empty() {
@@ -77,11 +77,13 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Fa
     Ok(response)
 }
 
-/// The reason and message of the pod's condition: the scheduler's, if the request names it, else Kubernetes'.
-fn cause(eviction: &Value) -> (&'static str, String) {
+/// The reason and message of the pod's condition: the scheduler's, if it is a component of Muster that asks and its
+/// request names it, else Kubernetes'. From others the annotation is ignored: what the platform did is not charged to a
+/// job, and nobody else may have that said of an eviction.
+fn cause(eviction: &Value, component: bool) -> (&'static str, String) {
     let said = eviction["metadata"]["annotations"][EVICTION_REASON].as_str();
     match said {
-        Some(said) if !said.is_empty() => (
+        Some(said) if component && !said.is_empty() => (
             PREEMPTION_BY_SCHEDULER,
             said.chars().take(CAUSE_MAX).collect(),
         ),

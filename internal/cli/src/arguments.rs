@@ -357,7 +357,8 @@ pub struct Run {
     /// Environment variable, as NAME=VALUE (repeatable)
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub env: Vec<(String, String)>,
-    /// Working directory [default: the current directory, if no image is given]
+    /// Working directory [default: the current directory, or / where only root may enter that; with an image, the
+    /// image's]
     #[arg(long, value_name = "DIR")]
     pub workdir: Option<PathBuf>,
     /// Return at once instead of following rank 0 until it ends

@@ -1,5 +1,8 @@
 //! `muster run`: a command as a job of several replicas.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
 use anyhow::{Context, Result, bail};
 use kube::Api;
 use kube::api::{DynamicObject, ListParams, PostParams};
@@ -21,6 +24,17 @@ const QUEUES_NAMED_MAX: usize = 20;
 pub async fn run(connection: &ServerConnection, arguments: Run) -> Result<CommandOutcome> {
     let kind = kinds::kind("pytorchjobs")?;
     let here = std::env::current_dir().context("the current directory cannot be read")?;
+    let here = match roots_own(&here) {
+        Some(closed) if arguments.workdir.is_none() && arguments.image.is_none() => {
+            output::tell(&format!(
+                "the command starts in /, because pods do not run as root and so cannot enter {}; --workdir names \
+                 another directory",
+                closed.display()
+            ))?;
+            Path::new("/")
+        }
+        _ => here.as_path(),
+    };
     let manifest = manifest(&arguments, &here.display().to_string());
     let object: DynamicObject = serde_json::from_value(manifest)?;
     if let Some(queue) = &arguments.queue {
@@ -123,6 +137,22 @@ async fn follow(
     }
 }
 
+/// The first directory on the way to this one that only root may enter, such as /root.
+fn roots_own(directory: &Path) -> Option<&Path> {
+    let mut above: Vec<&Path> = directory.ancestors().collect();
+    above.reverse();
+    let closed = |path: &&&Path| {
+        let metadata = std::fs::metadata(path);
+        metadata.is_ok_and(|of| is_roots_own(of.uid(), of.gid(), of.mode()))
+    };
+    above.iter().find(closed).copied()
+}
+
+/// Whether only root may enter a directory with this owner, group and mode.
+fn is_roots_own(owner: u32, group: u32, mode: u32) -> bool {
+    owner == 0 && mode & 0o001 == 0 && (group == 0 || mode & 0o010 == 0)
+}
+
 fn manifest(arguments: &Run, here: &str) -> Value {
     let workdir = match (&arguments.workdir, &arguments.image) {
         (Some(directory), _) => Some(directory.display().to_string()),
@@ -196,6 +226,29 @@ mod tests {
 
     fn parsed(words: &[&str]) -> Run {
         Line::parse_from(["run"].iter().chain(words)).run
+    }
+
+    #[test]
+    fn a_directory_is_roots_own_if_neither_group_nor_others_may_enter_it() {
+        let all = [
+            (0, 0, 0o40700, true),
+            // A member of root's group is as good as root.
+            (0, 0, 0o40750, true),
+            (0, 0, 0o40755, false),
+            (0, 0, 0o40711, false),
+            (0, 100, 0o40750, false),
+            (0, 100, 0o40740, true),
+            // The account of a user's pods may be the owner's.
+            (1000, 1000, 0o40700, false),
+        ];
+        for (owner, group, mode, own) in all {
+            assert_eq!(
+                is_roots_own(owner, group, mode),
+                own,
+                "{owner} {group} {mode:o}"
+            );
+        }
+        assert_eq!(roots_own(Path::new("/")), None);
     }
 
     #[test]

@@ -13,7 +13,9 @@ async fn an_evicted_pod_says_why_and_gets_its_grace() {
         .await
         .is(201);
     let eviction = json!({
-        "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"},
+        "apiVersion": "policy/v1", "kind": "Eviction",
+        // Only the scheduler's own request may give a reason.
+        "metadata": {"name": "a", "annotations": {"muster.io/eviction-reason": "Preempted: by job forged"}},
         "deleteOptions": {"gracePeriodSeconds": 7},
     });
     api.post(&format!("{PODS}/a/eviction"), &eviction)
@@ -27,6 +29,7 @@ async fn an_evicted_pod_says_why_and_gets_its_grace() {
         .find(|one| one["type"] == "DisruptionTarget")
         .unwrap();
     assert_eq!(target["reason"], "EvictionByEvictionAPI");
+    assert_eq!(target["message"], "Eviction API: evicting");
     api.post(
         &format!("{PODS}/none/eviction"),
         &json!({"metadata": {"name": "none"}}),
