@@ -25,6 +25,7 @@ mod kubelet;
 pub mod lifecycle;
 mod log_sweeper;
 mod logs;
+mod measure;
 mod metrics;
 mod node;
 mod node_fault;

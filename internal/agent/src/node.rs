@@ -25,6 +25,7 @@ use crate::eviction::Pressure;
 use crate::fields::NodeFieldValues;
 use crate::lifecycle::StartBlock;
 use crate::logs::LogStore;
+use crate::measure::LatestLoads;
 use crate::node_fault::NodeFault;
 use crate::outbox::Outbox;
 use crate::pod_network::NodePodNetworks;
@@ -54,6 +55,8 @@ pub struct AgentNode {
     pub device_monitor: tokio::sync::Mutex<DeviceMonitor>,
     /// The alerts that are active on its GPUs.
     pub alerts: Mutex<AlertWatcher>,
+    /// The load of its GPUs at the last look.
+    pub loads: Mutex<LatestLoads>,
     /// When this agent started, seconds since 1970.
     pub started: i64,
     /// Messages for the server.
