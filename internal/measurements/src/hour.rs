@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::columns::{DayColumn, HourColumn};
+use crate::columns::{BUCKET, Bucket, DayColumn, HourColumn};
 use crate::log::LogFrame;
 use crate::resample::Sample;
 use crate::series::Series;
-use crate::{HOUR, TICK, TICKS_PER_HOUR};
+use crate::{HOUR, HOURS_PER_DAY, TICK, TICKS_PER_HOUR};
 
 /// The most series that one hour, and one day, has: 200 nodes with 8 GPUs each have 7,200, their pods some thousands.
 /// An hour of so many takes 22 MB of memory. Values of further series are counted and dropped.
@@ -115,6 +115,38 @@ impl HourBlock {
         column.map_or_else(Vec::new, |(_, column)| of_hour(self.hour, column))
     }
 
+    /// The values of a series as 5-minute sums.
+    pub fn coarse_samples(&self, series: &Series) -> Vec<Sample> {
+        let Some((_, column)) = self.columns.get(series) else {
+            return Vec::new();
+        };
+        let mut day = DayColumn::default();
+        let of_day = usize::try_from(self.hour.rem_euclid(HOURS_PER_DAY)).unwrap_or(0);
+        day.set_hour(of_day, column);
+        of_day_column(self.hour.div_euclid(HOURS_PER_DAY), &day)
+    }
+
+    /// All values as frames of a log that begins anew. The series get new numbers.
+    pub fn frames(&mut self) -> Vec<LogFrame> {
+        self.next = 0;
+        let mut frames: BTreeMap<usize, LogFrame> = BTreeMap::new();
+        for (series, (id, column)) in &mut self.columns {
+            *id = self.next;
+            self.next = self.next.saturating_add(1);
+            for (place, (tick, value)) in column.values().enumerate() {
+                let frame = frames.entry(tick).or_insert_with(|| LogFrame {
+                    tick: u16::try_from(tick).unwrap_or(0),
+                    ..LogFrame::default()
+                });
+                if place == 0 {
+                    frame.names.push((*id, series.clone()));
+                }
+                frame.values.push((*id, value));
+            }
+        }
+        frames.into_values().collect()
+    }
+
     /// Whether it has no values.
     pub fn is_empty(&self) -> bool {
         self.columns.is_empty()
@@ -142,7 +174,7 @@ pub fn add_to_day(
     hour: i64,
     columns: &BTreeMap<String, HourColumn>,
 ) {
-    let of_day = usize::try_from(hour.rem_euclid(crate::HOURS_PER_DAY)).unwrap_or(0);
+    let of_day = usize::try_from(hour.rem_euclid(HOURS_PER_DAY)).unwrap_or(0);
     for (name, column) in columns {
         if day.contains_key(name) || day.len() < SERIES_MAX {
             day.entry(name.clone())
@@ -161,6 +193,18 @@ pub fn of_hour(hour: i64, column: &HourColumn) -> Vec<Sample> {
         count: 1,
     };
     column.values().map(sample).collect()
+}
+
+/// The 5 minutes of a day, counted from 1970, as samples.
+pub fn of_day_column(day: i64, column: &DayColumn) -> Vec<Sample> {
+    let start = day * HOURS_PER_DAY * HOUR;
+    let sample = |(at, bucket): (usize, Bucket)| Sample {
+        at: start + i64::try_from(at).unwrap_or(0) * BUCKET,
+        mean: f64::from(bucket.mean),
+        max: f64::from(bucket.max),
+        count: u32::from(bucket.count),
+    };
+    column.buckets().map(sample).collect()
 }
 
 fn tick_of(at: i64) -> usize {
@@ -220,6 +264,12 @@ mod tests {
             // Taking the same frames in a second time, as a restart that crashed does, counts nothing twice.
             frames.iter().for_each(|frame| again.replay(frame, &mut names));
             prop_assert_eq!(&shown(&again), expected);
+            // So does a log that is written anew.
+            let mut renewed = HourBlock::new(hour);
+            let mut renewed_names = BTreeMap::new();
+            again.frames().iter().for_each(|frame| renewed.replay(frame, &mut renewed_names));
+            prop_assert_eq!(&shown(&renewed), expected);
+            let (mut again, names) = (renewed, renewed_names);
             // New values go on with numbers that name the same series.
             let frame = again.record(7 * HOUR + 30, [(series(200), 1.0)]).unwrap();
             prop_assert!(names.keys().all(|id| *id != frame.names[0].0));

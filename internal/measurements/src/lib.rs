@@ -23,7 +23,7 @@ pub mod segment;
 mod series;
 
 pub use columns::{BUCKET, BUCKETS_PER_DAY, Bucket, ColumnError, DayColumn, HourColumn};
-pub use hour::{HourBlock, SERIES_MAX, add_to_day, of_hour};
+pub use hour::{HourBlock, SERIES_MAX, add_to_day, of_day_column, of_hour};
 pub use query::{HistoryQuery, HistoryQueryError, POINTS_MAX, QUERY_SERIES_MAX};
 pub use resample::{Point, Sample, resample};
 pub use retention::{
