@@ -147,9 +147,10 @@ pub struct UsageRow {
     pub by: BTreeMap<Dimension, String>,
     /// Resource and hours: core-hours for cpu, GiB-hours for memory, unit-hours for others.
     pub hours: BTreeMap<String, f64>,
-    /// Hours of GPUs of any vendor: allocated, and of these active, idle and not measured.
-    #[serde(rename = "gpuHours", default)]
-    pub gpus: GpuHours,
+    /// Hours of GPUs of any vendor: allocated, and of these active, idle and not measured. Absent in the answer of a
+    /// server that does not tell them apart.
+    #[serde(rename = "gpuHours", default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<GpuHours>,
 }
 
 impl UsageQuery {
@@ -257,7 +258,7 @@ impl UsageQuery {
                 .zip(values.into_iter().map(str::to_owned))
                 .collect(),
             hours,
-            gpus: gpus.hours(),
+            gpus: Some(gpus.hours()),
         };
         let mut rows: Vec<UsageRow> = rows.into_iter().map(row).collect();
         rows.sort_by(|a, b| {

@@ -115,7 +115,9 @@ impl HistoryFiles {
             Some(mut file) => {
                 let bytes = log::encode(&frame);
                 let written = file.write_all(&bytes).and_then(|()| file.sync_data());
-                written.map(|()| file).map_err(io(&self.directory.join(LOG)))
+                written
+                    .map(|()| file)
+                    .map_err(io(&self.directory.join(LOG)))
             }
             None => self.begin_log(&mut present.block),
         };
@@ -142,15 +144,24 @@ impl HistoryFiles {
             return Ok(());
         }
         let hour = block.hour();
-        let (of_hour, of_day) = (FileSpan::Hour(hour), FileSpan::Day(hour.div_euclid(HOURS_PER_DAY)));
+        let (of_hour, of_day) = (
+            FileSpan::Hour(hour),
+            FileSpan::Day(hour.div_euclid(HOURS_PER_DAY)),
+        );
         let existing = self.columns(of_hour, None, findings);
         let existing = decoded(existing, HourColumn::decode);
         let columns = block.sealed(&existing);
-        self.write(of_hour, columns.iter().map(|(name, column)| (name, column.encode())))?;
+        self.write(
+            of_hour,
+            columns.iter().map(|(name, column)| (name, column.encode())),
+        )?;
         let existing = self.columns(of_day, None, findings);
         let mut day = decoded(existing, DayColumn::decode);
         add_to_day(&mut day, hour, &columns);
-        self.write(of_day, day.iter().map(|(name, column)| (name, column.encode())))?;
+        self.write(
+            of_day,
+            day.iter().map(|(name, column)| (name, column.encode())),
+        )?;
         Ok(())
     }
 
@@ -183,7 +194,11 @@ impl HistoryFiles {
         };
         match read_columns(&mut file, wanted) {
             Ok((columns, damaged)) => {
-                findings.extend(damaged.iter().map(|why| format!("{}: {why}", path.display())));
+                findings.extend(
+                    damaged
+                        .iter()
+                        .map(|why| format!("{}: {why}", path.display())),
+                );
                 columns
             }
             Err(why) => {

@@ -26,7 +26,9 @@ fn points(files: &HistoryFiles, asked: &HistoryQuery) -> Vec<(i64, f64, f64)> {
     assert!(findings.is_empty(), "{findings:?}");
     assert!(points.pop().unwrap().is_empty());
     let points = points.pop().unwrap().into_iter();
-    points.map(|point| (point.at, point.mean, point.max)).collect()
+    points
+        .map(|point| (point.at, point.mean, point.max))
+        .collect()
 }
 
 #[test]
@@ -61,7 +63,10 @@ fn values_are_found_again_across_hours_restarts_and_a_torn_log() {
     fs::write(&log, &bytes[..bytes.len() - 3]).unwrap();
     let (files, findings) = open(at);
     assert_eq!(findings.len(), 1);
-    assert!(findings[0].contains("present.log were not written completely"), "{findings:?}");
+    assert!(
+        findings[0].contains("present.log were not written completely"),
+        "{findings:?}"
+    );
     expected.pop();
     assert_eq!(points(&files, &all), expected);
     // What comes after it is kept.
@@ -78,10 +83,14 @@ fn a_kill_between_sealing_and_the_new_log_counts_nothing_twice() {
     let (files, _) = HistoryFiles::open(directory.path(), START).unwrap();
     for tick in 0..20 {
         let value = f64::from(tick);
-        files.append(START + i64::from(tick) * 15, vec![(series("n1"), value)]).unwrap();
+        files
+            .append(START + i64::from(tick) * 15, vec![(series("n1"), value)])
+            .unwrap();
     }
     let log = fs::read(directory.path().join(LOG)).unwrap();
-    files.append(START + HOUR, vec![(series("n1"), 7.0)]).unwrap();
+    files
+        .append(START + HOUR, vec![(series("n1"), 7.0)])
+        .unwrap();
     let asked = query(START, START + HOUR, 300, false);
     let before = points(&files, &asked);
     assert_eq!(before, [(START, 9.5, 19.0)]);
@@ -89,9 +98,14 @@ fn a_kill_between_sealing_and_the_new_log_counts_nothing_twice() {
     fs::write(directory.path().join(LOG), &log).unwrap();
     let (files, _) = HistoryFiles::open(directory.path(), START + HOUR).unwrap();
     assert_eq!(points(&files, &asked), before);
-    files.append(START + HOUR + 15, vec![(series("n1"), 8.0)]).unwrap();
+    files
+        .append(START + HOUR + 15, vec![(series("n1"), 8.0)])
+        .unwrap();
     assert_eq!(points(&files, &asked), before);
-    assert_eq!(points(&files, &query(START, START + HOUR, 300, true)), before);
+    assert_eq!(
+        points(&files, &query(START, START + HOUR, 300, true)),
+        before
+    );
 }
 
 #[test]
@@ -99,16 +113,23 @@ fn damaged_and_old_files_cost_only_themselves() {
     let directory = tempfile::tempdir().unwrap();
     let (files, _) = HistoryFiles::open(directory.path(), START).unwrap();
     for hour in 0..3 {
-        files.append(START + hour * HOUR, vec![(series("n1"), 1.0)]).unwrap();
+        files
+            .append(START + hour * HOUR, vec![(series("n1"), 1.0)])
+            .unwrap();
     }
-    let first = directory.path().join(FileSpan::Hour(START / HOUR).file_name());
+    let first = directory
+        .path()
+        .join(FileSpan::Hour(START / HOUR).file_name());
     let mut bytes = fs::read(&first).unwrap();
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     fs::write(&first, &bytes).unwrap();
     let (points, findings) = files.answer(&query(START, START + 3 * HOUR, 15, true));
     assert_eq!(points[0].len(), 2);
-    assert!(findings[0].contains("\"node/n1/cpu\" is damaged"), "{findings:?}");
+    assert!(
+        findings[0].contains("\"node/n1/cpu\" is damaged"),
+        "{findings:?}"
+    );
     fs::write(&first, b"short").unwrap();
     let (_, findings) = files.answer(&query(START, START + 3 * HOUR, 15, true));
     assert!(findings[0].contains("cannot be read"), "{findings:?}");
@@ -120,5 +141,8 @@ fn damaged_and_old_files_cost_only_themselves() {
     // Something else in the log's place is put away.
     fs::write(directory.path().join(LOG), b"something else entirely").unwrap();
     let (_, findings) = HistoryFiles::open(directory.path(), START).unwrap();
-    assert!(findings[0].contains("does not begin as a log"), "{findings:?}");
+    assert!(
+        findings[0].contains("does not begin as a log"),
+        "{findings:?}"
+    );
 }
