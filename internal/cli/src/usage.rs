@@ -109,7 +109,9 @@ fn sums(answer: Value, by: &str, exact: bool) -> Result<Vec<Vec<String>>> {
         for name in &resources {
             cells.push(hours(row.of(name)));
             if tells && *name == "nvidia.com/gpu" {
-                let known = row.gpus.map(|gpus| [gpus.active, gpus.idle, gpus.unmeasured].map(hours));
+                let known = row
+                    .gpus
+                    .map(|gpus| [gpus.active, gpus.idle, gpus.unmeasured].map(hours));
                 let known = known.unwrap_or_default();
                 cells.extend(known.map(|cell| or_dash(cell, exact)));
             }

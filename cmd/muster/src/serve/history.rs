@@ -120,9 +120,8 @@ impl History {
                 _ = ticks.tick() => {
                     let now = Timestamp::now();
                     activity.forget(now);
-                    // The first look is before the board has read the nodes.
-                    if turn > 0 {
-                        pending.add(now.as_second(), collect::of_cluster(&board.counts()));
+                    if let Some(counts) = board.counts() {
+                        pending.add(now.as_second(), collect::of_cluster(&counts));
                     }
                     self.write(pending).await;
                     if turn % RETAINED_EVERY == 0 {

@@ -1,5 +1,7 @@
 //! What the server itself measures: GPUs in use, and jobs that wait and run.
 
+use futures::FutureExt;
+
 use super::{Board, JobEntry, Tone};
 
 /// The GPUs of one node.
@@ -47,8 +49,10 @@ pub fn runs(entry: &JobEntry) -> bool {
 }
 
 impl Board {
-    /// The counts now.
-    pub fn counts(&self) -> ClusterCounts {
+    /// The counts now; none before the board has read the nodes and the pods once.
+    pub fn counts(&self) -> Option<ClusterCounts> {
+        self.nodes.wait_until_ready().now_or_never()?.ok()?;
+        self.pods.wait_until_ready().now_or_never()?.ok()?;
         let cards = self.nodes(|_| true);
         let nodes = cards.iter().map(|card| {
             let there = card.gpus.iter().filter(|gpu| gpu.healthy && !gpu.away);
@@ -59,10 +63,10 @@ impl Board {
             }
         });
         let entries = self.entries(|_, _, _| true);
-        ClusterCounts {
+        Some(ClusterCounts {
             nodes: nodes.collect(),
             jobs_waiting: entries.iter().filter(|entry| waits(entry)).count(),
             jobs_running: entries.iter().filter(|entry| runs(entry)).count(),
-        }
+        })
     }
 }

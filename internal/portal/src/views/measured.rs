@@ -238,7 +238,7 @@ pub async fn of_job(
         return Ok(Vec::new());
     }
     let ranks: Vec<&Replica> = job.replicas.iter().take(RANKS_MAX).collect();
-    let mut series = |metrics: [Metric; 2]| {
+    let series = |metrics: [Metric; 2]| {
         let of_pod = |replica: &&Replica| {
             let subject = Subject::Pod {
                 namespace: job.row.namespace.clone(),

@@ -93,7 +93,8 @@ impl HistoryFiles {
     /// Keeps values of one time. An hour that is over is sealed first.
     ///
     /// # Errors
-    /// A file cannot be written. The values stay in memory, and the next call writes them.
+    /// A file cannot be written. Values of the present hour stay in memory, and the next call writes them; those of a new
+    /// hour are lost while the last one cannot be sealed.
     pub fn append(&self, at: i64, values: Vec<(Series, f64)>) -> Result<Findings, FilesError> {
         let mut findings = Vec::new();
         let mut present = self.present.write();
@@ -107,6 +108,8 @@ impl HistoryFiles {
             }
             present.block = HourBlock::new(hour);
             present.log = None;
+            // The hour's file may be the one that is too many.
+            self.retain(at)?;
         }
         let Some(frame) = present.block.record(at, values) else {
             return Ok(findings);
