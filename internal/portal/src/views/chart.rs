@@ -271,9 +271,15 @@ impl Frame {
     }
 
     fn times(&self) -> [String; 3] {
-        let middle = self.from + (self.to - self.from) / 2;
-        let long = self.to - self.from > 2 * 86_400;
-        [self.from, middle, self.to].map(|at| time(at, if long { "%d %b" } else { "%H:%M" }))
+        let length = self.to - self.from;
+        let middle = self.from + length / 2;
+        let form = match length {
+            ..600 => "%H:%M:%S",
+            600..7200 => "%H:%M",
+            7200..=172_800 => "%d %b %H:%M",
+            _ => "%d %b",
+        };
+        [self.from, middle, self.to].map(|at| time(at, form))
     }
 }
 
@@ -349,43 +355,36 @@ fn rows(request: &ChartRequest<'_>, frame: &Frame) -> Vec<FigureRow> {
 /// A round number that is not below this value: 1, 2 or 5 times a power of ten (of bytes, a power of two).
 fn round_up(value: f64, unit: Unit) -> f64 {
     if value <= 0.0 || !value.is_finite() {
-        return if unit == Unit::Bytes {
-            f64::from(1 << 30)
-        } else {
-            1.0
+        return match unit {
+            Unit::Bytes => f64::from(1 << 30),
+            Unit::Gpus | Unit::Jobs => 2.0,
+            _ => 1.0,
         };
     }
     if unit == Unit::Bytes {
         return 2f64.powi(value.log2().ceil() as i32);
     }
+    // Half of a small number of things is one, too.
+    if matches!(unit, Unit::Gpus | Unit::Jobs) && value <= 20.0 {
+        return 2.0 * (value / 2.0).ceil();
+    }
     let power = 10f64.powi(value.log10().floor() as i32);
-    let rounded = [1.0, 2.0, 5.0, 10.0]
+    let mut rounded = [1.0, 2.0, 5.0, 10.0]
         .into_iter()
         .map(|factor| factor * power);
-    let least = if matches!(unit, Unit::Gpus | Unit::Jobs) {
-        2.0
-    } else {
-        0.0
-    };
-    rounded
-        .into_iter()
-        .find(|one| *one >= value)
-        .unwrap_or(value)
-        .max(least)
+    rounded.find(|one| *one >= value).unwrap_or(value)
 }
 
 /// A value with its unit.
 fn words(value: f64, unit: Unit) -> String {
-    let short = |value: f64| {
-        if value >= 10.0 || value.fract() == 0.0 {
-            format!("{value:.0}")
-        } else {
-            format!("{value:.1}")
-        }
+    let short = |value: f64| match value {
+        _ if value >= 10.0 || value.fract() == 0.0 => format!("{value:.0}"),
+        _ if value >= 1.0 => format!("{value:.1}"),
+        _ => format!("{value:.3}"),
     };
     match unit {
-        Unit::Gpus => short(value),
-        Unit::Jobs => short(value),
+        _ if value == 0.0 => "0".to_owned(),
+        Unit::Gpus | Unit::Jobs => short(value),
         Unit::Cores => format!("{} cores", short(value)),
         Unit::Percent => format!("{} %", short(value)),
         Unit::Watts => format!("{} W", short(value)),
@@ -438,8 +437,8 @@ mod tests {
         let chart = drawn(vec![line(points)], Unit::Percent, Some(100.0));
         assert_eq!(chart.lines[0].path, "M50.0 100.0L150.0 0.0h0M450.0 200.0h0");
         assert_eq!(chart.lines[0].band, "");
-        assert_eq!(chart.values, ["100 %", "50 %", "0 %"]);
-        assert_eq!(chart.times, ["00:00", "00:00", "00:01"]);
+        assert_eq!(chart.values, ["100 %", "50 %", "0"]);
+        assert_eq!(chart.times, ["00:00:00", "00:00:50", "00:01:40"]);
         assert_eq!(chart.empty, "");
         assert!(
             chart.words.contains("one: mean 50 %, at most 100 %"),
@@ -447,7 +446,7 @@ mod tests {
             chart.words
         );
         assert_eq!(chart.rows.len(), 3);
-        assert_eq!(chart.rows[0].cells, ["0 %"]);
+        assert_eq!(chart.rows[0].cells, ["0"]);
         let points = vec![point(0, 1.0, 3.0), point(10, 2.0, 2.0)];
         let chart = drawn(vec![line(points)], Unit::Cores, None);
         assert_eq!(chart.values[0], "5 cores");
@@ -474,6 +473,8 @@ mod tests {
             (0.0, Unit::Percent, 1.0),
             (1.5, Unit::Gpus, 2.0),
             (1.0, Unit::Gpus, 2.0),
+            (5.0, Unit::Gpus, 6.0),
+            (30.0, Unit::Gpus, 50.0),
             (37.0, Unit::Watts, 50.0),
             (50.0, Unit::Watts, 50.0),
             (700.0, Unit::Watts, 1000.0),
@@ -483,7 +484,7 @@ mod tests {
         }
         assert_eq!(words(80.0 * f64::from(1 << 30), Unit::Bytes), "80 GiB");
         assert_eq!(words(1.5 * f64::from(1 << 20), Unit::Bytes), "1.5 MiB");
-        assert_eq!(words(0.25, Unit::Cores), "0.2 cores");
+        assert_eq!(words(0.25, Unit::Cores), "0.250 cores");
     }
 
     #[test]

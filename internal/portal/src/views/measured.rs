@@ -177,7 +177,7 @@ pub async fn of_node(
         lines,
         silent,
     ));
-    let lines = vec![line("not available", memory)];
+    let lines = vec![line("in use", memory)];
     charts.push(time.chart(
         "memory",
         "Memory",

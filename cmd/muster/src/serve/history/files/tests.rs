@@ -26,8 +26,10 @@ fn points(files: &HistoryFiles, asked: &HistoryQuery) -> Vec<(i64, f64, f64)> {
     assert!(findings.is_empty(), "{findings:?}");
     assert!(points.pop().unwrap().is_empty());
     let points = points.pop().unwrap().into_iter();
+    // Means of 5 minutes are kept with seven digits.
+    let mean = |mean: f64| (mean * 1000.0).round() / 1000.0;
     points
-        .map(|point| (point.at, point.mean, point.max))
+        .map(|point| (point.at, mean(point.mean), point.max))
         .collect()
 }
 
