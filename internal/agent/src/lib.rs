@@ -17,6 +17,7 @@ mod eviction;
 mod exec;
 mod expand;
 mod fields;
+mod gpu_loads;
 mod health;
 mod hosts;
 mod identity;

@@ -1,6 +1,6 @@
 //! A series' values in an hour (each 15 seconds) and in a day (each 5 minutes), and their bytes in files.
 
-use crate::{HOURS_PER_DAY, TICKS_PER_HOUR};
+use crate::time::{HOURS_PER_DAY, TICKS_PER_HOUR};
 
 /// Seconds that are added up to one bucket of a day.
 pub const BUCKET: i64 = 300;

@@ -6,7 +6,7 @@ use crate::columns::{BUCKET, Bucket, DayColumn, HourColumn};
 use crate::log::LogFrame;
 use crate::resample::Sample;
 use crate::series::Series;
-use crate::{HOUR, HOURS_PER_DAY, TICK, TICKS_PER_HOUR};
+use crate::time::{HOUR, HOURS_PER_DAY, TICK, TICKS_PER_HOUR};
 
 /// The most series that one hour, and one day, has: 200 nodes with 8 GPUs each have 7,200, their pods some thousands.
 /// An hour of so many takes 22 MB of memory. Values of further series are counted and dropped.

@@ -21,6 +21,7 @@ mod resample;
 mod retention;
 pub mod segment;
 mod series;
+mod time;
 
 pub use columns::{BUCKET, BUCKETS_PER_DAY, Bucket, ColumnError, DayColumn, HourColumn};
 pub use hour::{HourBlock, SERIES_MAX, add_to_day, of_day_column, of_hour};
@@ -30,12 +31,4 @@ pub use retention::{
     BYTES_MAX, COARSE_FOR_DAYS, FINE_FOR_HOURS, FileSpan, HistoryFile, past_retention,
 };
 pub use series::{Metric, Series, SeriesError, Subject, Unit};
-
-/// Seconds between two values of a series.
-pub const TICK: i64 = 15;
-/// Seconds of an hour.
-pub const HOUR: i64 = 3600;
-/// Values of a series in an hour.
-pub const TICKS_PER_HOUR: usize = 240;
-/// Hours of a day.
-pub const HOURS_PER_DAY: i64 = 24;
+pub use time::{HOUR, HOURS_PER_DAY, TICK, TICKS_PER_HOUR};

@@ -3,8 +3,10 @@
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
+use crate::columns::BUCKET;
+use crate::retention::{COARSE_FOR_DAYS, FINE_FOR_HOURS};
 use crate::series::{Series, SeriesError};
-use crate::{BUCKET, COARSE_FOR_DAYS, FINE_FOR_HOURS, HOUR, TICK};
+use crate::time::{HOUR, TICK};
 
 /// The most series in one question.
 pub const QUERY_SERIES_MAX: usize = 64;

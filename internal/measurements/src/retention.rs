@@ -1,7 +1,7 @@
 //! Which files are kept: those of the last hours with values each 15 seconds, those of the last days with 5 minutes, and
 //! altogether no more than a number of bytes.
 
-use crate::{HOUR, HOURS_PER_DAY};
+use crate::time::{HOUR, HOURS_PER_DAY};
 
 /// How long values each 15 seconds are kept, in hours besides the present one.
 pub const FINE_FOR_HOURS: i64 = 24;
