@@ -36,6 +36,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("hardware", &[]),
     ("identity", &["durable", "supervisor"]),
     ("invariants", &[]),
+    ("measurements", &[]),
     ("network", &["durable"]),
     ("nvml-standin", &["hardware"]),
     (
@@ -44,6 +45,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "administration",
             "alerting",
             "identity",
+            "measurements",
             "supervisor",
             "usage",
         ],
@@ -63,9 +65,10 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates without input or output, and the crates that they must not depend on.
-const PURE: [&str; 8] = [
+const PURE: [&str; 9] = [
     "alerting",
     "invariants",
+    "measurements",
     "resources",
     "scheduler",
     "schema",

@@ -185,7 +185,8 @@ fn usage_is_shown_of_the_namespaces_that_a_user_may_see() {
     let csv = platform
         .cli(&["usage", "--by", "namespace,day", "-o", "csv"])
         .ok();
-    let heading = "DAY,NAMESPACE,GPU-HOURS,CPU-HOURS,GIB-HOURS\r\n";
+    let heading =
+        "DAY,NAMESPACE,GPU-HOURS,GPU-ACTIVE,GPU-IDLE,GPU-UNMEASURED,CPU-HOURS,GIB-HOURS\r\n";
     assert!(csv.starts_with(heading), "{csv}");
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use runtime::{
     AttachSession, ContainerId, ContainerSpec, ContainerStatus, CriRuntime, ExecCommand,
-    ExecOutcome, ExecSession, ProcessRuntime, RuntimeError, WritableLayer,
+    ExecOutcome, ExecSession, ProcessRuntime, RuntimeError, Stats, WritableLayer,
 };
 use tokio::sync::broadcast;
 
@@ -88,6 +88,10 @@ pub trait ContainerEngine: Send + Sync + 'static {
     /// The numbers of a running container's processes on this node, where they are known.
     fn processes(&self, _id: &ContainerId) -> Vec<i32> {
         Vec::new()
+    }
+    /// What a running container uses now; none if the engine does not know.
+    fn usage<'a>(&'a self, _id: &'a ContainerId) -> BoxFuture<'a, Option<Stats>> {
+        Box::pin(std::future::ready(None))
     }
     /// Finds the containers of an earlier agent.
     fn recover(&self) -> BoxFuture<'_, Result<Vec<ContainerStatus>, EngineError>>;
@@ -191,6 +195,10 @@ macro_rules! engine {
 
             fn processes(&self, id: &ContainerId) -> Vec<i32> {
                 ($processes)(self, id)
+            }
+
+            fn usage<'a>(&'a self, id: &'a ContainerId) -> BoxFuture<'a, Option<Stats>> {
+                Box::pin(async move { self.stats(id).await.ok() })
             }
 
             fn recover(&self) -> BoxFuture<'_, Result<Vec<ContainerStatus>, EngineError>> {

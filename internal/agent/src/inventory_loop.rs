@@ -43,6 +43,7 @@ pub async fn report(
         match device_monitor.observe().await {
             Ok(found) => {
                 let mut found = config.take_in(found);
+                (node.loads.lock()).note(&found, Instant::now());
                 (node.xids.lock()).assess(&mut found, Instant::now());
                 (node.fabric).assess(&mut found, Instant::now());
                 (node.fault).notify(&mut found, Instant::now());

@@ -23,6 +23,7 @@ use crate::disk::DataLayout;
 use crate::engine::ContainerEngine;
 use crate::eviction::Pressure;
 use crate::fields::NodeFieldValues;
+use crate::gpu_loads::LatestLoads;
 use crate::lifecycle::StartBlock;
 use crate::logs::LogStore;
 use crate::node_fault::NodeFault;
@@ -54,6 +55,8 @@ pub struct AgentNode {
     pub device_monitor: tokio::sync::Mutex<DeviceMonitor>,
     /// The alerts that are active on its GPUs.
     pub alerts: Mutex<AlertWatcher>,
+    /// The load of its GPUs at the last look.
+    pub loads: Mutex<LatestLoads>,
     /// When this agent started, seconds since 1970.
     pub started: i64,
     /// Messages for the server.

@@ -27,6 +27,7 @@ use crate::exec::Execs;
 use crate::identity::{AgentIdentity, deep};
 use crate::inventory_loop;
 use crate::logs::WantedLog;
+use crate::measure;
 use crate::node::AgentNode;
 use crate::pairing;
 use crate::pods::Pods;
@@ -273,6 +274,7 @@ async fn one(
         () = tell(node, &outbound) => Ok(()),
         () = beat(&outbound) => Ok(()),
         () = inventory_loop::report(config, node, pods, &outbound) => Ok(()),
+        () = measure::report(config, node, pods, &outbound) => Ok(()),
     }
 }
 

@@ -118,6 +118,7 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
             want,
             stands,
         },
+        loads: Mutex::default(),
         started,
         alerts: Mutex::default(),
         xids,

@@ -73,8 +73,8 @@ pub enum Command {
     Queue(QueueArguments),
     /// Show which pods defragmentation would move now, with gain and loss; move nothing
     Defragmentation(Listing),
-    /// Show how many GPU, core and memory hours were allocated to teams, queues, namespaces and users, or the single
-    /// allocations
+    /// Show how many GPU, core and memory hours were allocated to teams, queues, namespaces and users, and how long the
+    /// GPUs were idle, or the single allocations
     Usage(UsageArguments),
     /// List the alerts that fire; silence them; show and test the receivers that are notified
     Alerts(AlertsArguments),

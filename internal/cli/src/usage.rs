@@ -80,7 +80,15 @@ fn sums(answer: Value, by: &str, exact: bool) -> Result<Vec<Vec<String>>> {
         .flat_map(|row| row.by.keys().copied())
         .collect();
     headings.extend(dimensions.iter().map(|one| one.name().to_uppercase()));
-    headings.extend(resources.iter().map(|name| heading(name)));
+    let of_gpus = |row: &UsageRow| row.gpus.is_some_and(|gpus| gpus.allocated > 0.0);
+    // People see what GPUs did where there were any.
+    let tells = exact || answer.items.iter().any(of_gpus);
+    for name in &resources {
+        headings.push(heading(name));
+        if tells && *name == "nvidia.com/gpu" {
+            headings.extend(["GPU-ACTIVE", "GPU-IDLE", "GPU-UNMEASURED"].map(str::to_owned));
+        }
+    }
     let mut rows = vec![headings];
     for row in &answer.items {
         let mut cells: Vec<String> = row.period.iter().cloned().collect();
@@ -91,14 +99,23 @@ fn sums(answer: Value, by: &str, exact: bool) -> Result<Vec<Vec<String>>> {
                 .map(value)
                 .map(|value| or_dash(value, exact)),
         );
-        let hours = resources.iter().map(|name| row.of(name));
-        cells.extend(hours.map(|hours| {
+        let hours = |hours: f64| {
             if exact {
                 format!("{hours:.6}")
             } else {
                 format!("{hours:.1}")
             }
-        }));
+        };
+        for name in &resources {
+            cells.push(hours(row.of(name)));
+            if tells && *name == "nvidia.com/gpu" {
+                let known = row
+                    .gpus
+                    .map(|gpus| [gpus.active, gpus.idle, gpus.unmeasured].map(hours));
+                let known = known.unwrap_or_default();
+                cells.extend(known.map(|cell| or_dash(cell, exact)));
+            }
+        }
         rows.push(cells);
     }
     Ok(rows)
@@ -236,11 +253,24 @@ mod tests {
                 "2026-11-26",
                 "",
                 "0.000000",
+                "",
+                "",
+                "",
                 "0.000001",
                 "0.000000",
                 "0.000000"
             ]
         );
+    }
+
+    #[test]
+    fn hours_of_gpus_are_told_apart_where_the_server_does_so() {
+        let answer = json!({"items": [{"hours": {"nvidia.com/gpu": 4.0},
+            "gpuHours": {"allocated": 4.0, "active": 2.5, "idle": 1.0, "unmeasured": 0.5}}]});
+        let rows = sums(answer, "", false).unwrap();
+        let columns = ["GPU-HOURS", "GPU-ACTIVE", "GPU-IDLE", "GPU-UNMEASURED"];
+        assert_eq!(rows[0][..4], columns);
+        assert_eq!(rows[1][..4], ["4.0", "2.5", "1.0", "0.5"]);
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod health;
 mod hosts;
 mod index;
 mod logs;
+mod measurements;
 mod node;
 mod node_places;
 mod node_requests;
@@ -55,6 +56,7 @@ pub use ca::{CertificateAuthority, peer_identity};
 pub use error::{ExecError, FleetError, LogReadError, NodeRequestError, RolloutError, TokenError};
 pub use exec::ExecConnection;
 pub use logs::{AgentLogQuery, LogBytes};
+pub use measurements::{MeasurementSink, NodeMeasurements};
 pub use node::{LEASE_SECONDS, SESSION_ANNOTATION};
 pub use rollout::RolloutOptions;
 pub use tokens::{
@@ -86,6 +88,8 @@ pub struct FleetConfig {
     pub node_grace: Duration,
     /// The range of all pods with addresses of their own; each node gets a part of it.
     pub pod_range: Ipv4Range,
+    /// Receives what the agents measure; none: it is dropped.
+    pub measurements: Option<MeasurementSink>,
 }
 
 impl FleetConfig {
@@ -100,6 +104,7 @@ impl FleetConfig {
             rollout_file: None,
             node_grace: NODE_GRACE,
             pod_range: DEFAULT_CLUSTER_RANGE,
+            measurements: None,
         }
     }
 }
@@ -122,6 +127,7 @@ pub struct Fleet {
     next_id: AtomicU64,
     tasks: Mutex<Vec<AbortHandle>>,
     rollouts: rollout::Rollouts,
+    measurements: Option<MeasurementSink>,
 }
 
 impl Fleet {
@@ -142,6 +148,7 @@ impl Fleet {
             next_id: AtomicU64::new(1),
             tasks: Mutex::default(),
             rollouts: rollout::Rollouts::new(config.rollout_file, config.node_grace),
+            measurements: config.measurements,
         });
         let mut tasks = watch::spawn(&fleet);
         tasks.extend(watch::spawn_admissions(&fleet));

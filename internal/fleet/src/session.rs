@@ -36,6 +36,7 @@ use crate::health;
 use crate::hosts;
 use crate::index::node_of;
 use crate::logs::LogSinks;
+use crate::measurements;
 use crate::node::NodeDescription;
 use crate::node_requests::PendingNodeRequests;
 use crate::resolve::{Resolved, resolve};
@@ -381,6 +382,10 @@ async fn read(
                     "the server drops an inventory"
                 ),
             },
+            Some(Body::Measurements(said)) => {
+                let sink = fleet.measurements.as_ref();
+                measurements::hand_on(sink, &fleet.index.lock(), &session.node, said);
+            }
             Some(Body::Health(said)) => health::hear(&session.node, &said, &session.health),
             Some(Body::LogOpened(opened)) => session.logs.opened(opened.stream_id),
             Some(Body::LogChunk(chunk)) => session.logs.chunk(chunk.stream_id, chunk.data.into()),

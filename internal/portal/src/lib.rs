@@ -22,12 +22,12 @@ mod verdict;
 mod views;
 mod waiting;
 
-pub use board::Board;
+pub use board::{Board, ClusterCounts, NodeGpus};
 pub use problem::Problem;
 pub use state::{
     Backends, BackupFailed, BackupRequest, CreatedJoinToken, ListedJoinToken, LogProblem, LogQuery,
-    LogStream, NewJoinToken, NodeRequestProblem, Portal, Previewed, RolloutRequest, SharedAlerts,
-    SharedUsage, UnreadableManifests, UpgradeBackend, UpgradeRefusal,
+    LogStream, MeasurementsUnread, NewJoinToken, NodeRequestProblem, Portal, Previewed,
+    RolloutRequest, SharedAlerts, SharedUsage, UnreadableManifests, UpgradeBackend, UpgradeRefusal,
 };
 
 fn all() -> routes::Routes {

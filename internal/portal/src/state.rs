@@ -220,6 +220,20 @@ pub type SharedUsage = Arc<parking_lot::Mutex<usage::UsageBook>>;
 /// The alerts, their silences and receivers.
 pub type SharedAlerts = Arc<parking_lot::Mutex<alerting::Alerts>>;
 
+/// Why measurements cannot be read; the text is for the reader.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct MeasurementsUnread {
+    /// The problem and its remedy.
+    pub reason: String,
+}
+
+type MeasuredSource = dyn Fn(
+        measurements::HistoryQuery,
+    ) -> BoxFuture<'static, Result<Vec<Vec<measurements::Point>>, MeasurementsUnread>>
+    + Send
+    + Sync;
+
 /// Interfaces to the other components, so that this crate does not depend on them.
 pub struct Backends {
     /// The resource API as a caller.
@@ -232,6 +246,8 @@ pub struct Backends {
     pub could_evict: Box<CouldEvict>,
     /// The scheduling decisions about a gang (namespace, PodGroup or pod), the oldest first.
     pub history: Box<HistorySource>,
+    /// The points of each series of a question about measurements, in its order.
+    pub measured: Box<MeasuredSource>,
     /// The status of every queue, by name.
     pub queues: Box<QueuesSource>,
     /// The current plan of defragmentation; changes nothing.
@@ -337,7 +353,7 @@ impl Portal {
     }
 
     /// Refuses a caller that may not do this to a kind without namespaces.
-    fn require(
+    pub(crate) fn require(
         &self,
         caller: &Caller,
         verb: &str,

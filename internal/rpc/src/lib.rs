@@ -88,9 +88,9 @@ pub const LOG_WINDOW_CHUNKS: u32 = 32;
 mod wrap {
     use crate::agent::v1::{
         AgentMessage, Assign, BinaryAsk, BinaryChunk, BinaryVerdict, CloseLog, EventNote, Health,
-        Heartbeat, Hello, Inventory, LogChunk, LogCredit, LogEnd, LogOpened, OfferBinary, OpenExec,
-        OpenLog, PodGone, PodNetwork, PodStatus, RdmaAnswer, RdmaAsk, ServerMessage, Stop,
-        SyncComplete, Update, Welcome, agent_message, server_message,
+        Heartbeat, Hello, Inventory, LogChunk, LogCredit, LogEnd, LogOpened, Measurements,
+        OfferBinary, OpenExec, OpenLog, PodGone, PodNetwork, PodStatus, RdmaAnswer, RdmaAsk,
+        ServerMessage, Stop, SyncComplete, Update, Welcome, agent_message, server_message,
     };
 
     macro_rules! wraps {
@@ -104,7 +104,7 @@ mod wrap {
     }
 
     wraps!(AgentMessage, agent_message: Hello, Heartbeat, PodStatus, PodGone, LogOpened, LogChunk,
-        LogEnd, Inventory, Health, RdmaAnswer, BinaryAsk, BinaryVerdict);
+        LogEnd, Inventory, Health, Measurements, RdmaAnswer, BinaryAsk, BinaryVerdict);
     wraps!(ServerMessage, server_message: Welcome, Assign, Update, Stop, SyncComplete, OpenLog,
         CloseLog, LogCredit, RdmaAsk, OpenExec, PodNetwork, OfferBinary, BinaryChunk);
 

@@ -1,11 +1,15 @@
 //! The book of allocations and sums, and its records on disk.
 
+mod measured;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use resources::exposition::Histogram;
 use serde::{Deserialize, Serialize};
 
+use self::measured::MeasuredParts;
+use crate::activity::GpuActivity;
 use crate::allocation::{Allocation, AllocationEnd, Owner, PodUid};
 use crate::sums::{DAY, DAYS_MAX, HOUR, HOURLY_FOR, Span, Sums, hours_of, milliseconds, time};
 
@@ -40,6 +44,8 @@ struct Open {
     allocation: Allocation,
     /// The time of the last count when it was opened, in milliseconds: a later count has counted it too.
     opened_at_count: i64,
+    #[serde(skip)]
+    measured: MeasuredParts,
 }
 
 /// The sums of one owner over an hour or a day.
@@ -86,6 +92,10 @@ impl UsageBook {
                 unread += 1;
                 book.changed.insert(number);
             }
+        }
+        // What was measured until the last count is in the sums.
+        for (_, open) in book.open.values_mut() {
+            open.measured = MeasuredParts::from(book.counted);
         }
         (book, unread)
     }
@@ -168,6 +178,7 @@ impl UsageBook {
         self.count_wait(&allocation);
         let number = self.number(OPEN);
         let open = Open {
+            measured: MeasuredParts::from(milliseconds(allocation.started)),
             allocation,
             opened_at_count: self.counted,
         };
@@ -201,6 +212,12 @@ impl UsageBook {
         end.at = end.at.max(open.allocation.started);
         let (from, until) = (self.counted_from(&open), milliseconds(end.at));
         self.count(&open.allocation, from, until);
+        for (span, active, idle) in open.measured.after(until) {
+            let owner = open.allocation.owner.clone();
+            self.change(SumsKey { span, owner }, |sums| {
+                sums.add_activity(-active, -idle)
+            });
+        }
         let ended = self.number(ENDED);
         self.ended_uids.insert(uid.clone());
         let allocation = Allocation {
@@ -213,6 +230,28 @@ impl UsageBook {
                 self.ended_uids.remove(&allocation.uid);
                 self.changed.insert(oldest);
             }
+        }
+    }
+
+    /// Takes in what was measured of a pod's GPUs. A pod whose allocation is not open changes nothing, nor does time
+    /// that was measured before.
+    pub fn measure(&mut self, uid: &PodUid, seen: GpuActivity) {
+        let Some((_, open)) = self.open.get_mut(uid) else {
+            return;
+        };
+        let amounts = open.allocation.amounts.iter();
+        let held: i64 = (amounts.filter(|(name, _)| name.ends_with("/gpu")))
+            .map(|(_, amount)| amount)
+            .sum();
+        let active = seen.active.clamp(0, held.max(0));
+        let idle = seen.idle.clamp(0, (held - active).max(0));
+        let (from, until) = (milliseconds(seen.from), milliseconds(seen.until));
+        let owner = open.allocation.owner.clone();
+        for part in open.measured.add(from, until, active, idle) {
+            let (span, owner) = (part.span, owner.clone());
+            self.change(SumsKey { span, owner }, |sums| {
+                sums.add_activity(part.active, part.idle)
+            });
         }
     }
 

@@ -2,8 +2,8 @@
 //! hour. It has no clock and does no I/O: a shell feeds it with pods and times, and stores the changed records.
 //!
 //! An allocation begins when a pod is bound to a node and ends with the pod's containers, or with the pod's deletion.
-//! Its amounts are the pod's requests, as Slurm's `sacct` counts AllocTRES; how much of them the pod's processes use is
-//! not counted here.
+//! Its amounts are the pod's requests, as Slurm's `sacct` counts AllocTRES. Of held GPUs it is also counted how long they
+//! were active and idle, where a node can measure it ([`ActivityWatch`]); the rest is unmeasured.
 //!
 //! Each second of an allocation is in exactly one sum: [`UsageBook::count_until`] moves the time up to which all open
 //! allocations are counted, and an end that becomes known late is corrected. The changed records of one
@@ -11,12 +11,14 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod activity;
 mod allocation;
 mod book;
 mod query;
 mod sums;
 
+pub use activity::{ActivityWatch, GpuActivity, IDLE_BELOW_PERCENT, OBSERVED_AT_LEAST_EVERY};
 pub use allocation::{Allocation, AllocationEnd, Owner, PodUid, accounted};
 pub use book::{ALLOCATIONS_MAX, StoredRecords, UsageBook};
 pub use query::{Dimension, Period, UsageQuery, UsageQueryError, UsageRow};
-pub use sums::{DAYS_MAX, HOURLY_FOR, Sums};
+pub use sums::{DAYS_MAX, GpuHours, GpuTime, HOURLY_FOR, Sums};

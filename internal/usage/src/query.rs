@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::allocation::Owner;
 use crate::book::UsageBook;
-use crate::sums::{HOUR, Span, milliseconds, time};
+use crate::sums::{GpuHours, GpuTime, HOUR, Span, milliseconds, time};
 
 /// What usage is told apart by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -147,6 +147,10 @@ pub struct UsageRow {
     pub by: BTreeMap<Dimension, String>,
     /// Resource and hours: core-hours for cpu, GiB-hours for memory, unit-hours for others.
     pub hours: BTreeMap<String, f64>,
+    /// Hours of GPUs of any vendor: allocated, and of these active, idle and not measured. Absent in the answer of a
+    /// server that does not tell them apart.
+    #[serde(rename = "gpuHours", default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<GpuHours>,
 }
 
 impl UsageQuery {
@@ -225,7 +229,7 @@ impl UsageQuery {
         let until = milliseconds(self.until);
         let mut seen: BTreeSet<&str> = BTreeSet::new();
         let mut hidden: BTreeSet<&str> = BTreeSet::new();
-        let mut rows: BTreeMap<RowKey, BTreeMap<String, f64>> = BTreeMap::new();
+        let mut rows: BTreeMap<RowKey, (BTreeMap<String, f64>, GpuTime)> = BTreeMap::new();
         for (span, owner, sums) in book.sums() {
             let namespace = owner.namespace.as_str();
             if span.start < span_start(from, span) || span.start >= until {
@@ -242,17 +246,19 @@ impl UsageQuery {
                 self.period.map(|period| period.label(span)),
                 self.by.iter().map(|one| one.of(owner)).collect(),
             );
-            let row = rows.entry(key).or_default();
+            let (row, gpus) = rows.entry(key).or_default();
             for (resource, hours) in sums.hours() {
                 *row.entry(resource).or_default() += hours;
             }
+            *gpus = gpus.plus(sums.gpu_time());
         }
-        let row = |((period, values), hours): (RowKey, _)| UsageRow {
+        let row = |((period, values), (hours, gpus)): (RowKey, (_, GpuTime))| UsageRow {
             period,
             by: (self.by.iter().copied())
                 .zip(values.into_iter().map(str::to_owned))
                 .collect(),
             hours,
+            gpus: Some(gpus.hours()),
         };
         let mut rows: Vec<UsageRow> = rows.into_iter().map(row).collect();
         rows.sort_by(|a, b| {

@@ -18,6 +18,61 @@ pub(crate) const DAY: i64 = 24 * HOUR;
 /// Bytes of memory are summed in this unit, so that a sum over an hour of a thousand machines fits 64 bits.
 const MEBIBYTE: i64 = 1 << 20;
 
+/// The names under which active and idle GPU-milliseconds are summed. They are no resources, whose names have a slash.
+const ACTIVE: &str = "gpu-active";
+const IDLE: &str = "gpu-idle";
+
+/// Time of held GPUs, in GPU-milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GpuTime {
+    /// How long pods held GPUs of any vendor.
+    pub allocated: i64,
+    /// Of that, how long the GPUs worked.
+    pub active: i64,
+    /// Of that, how long they did nothing.
+    pub idle: i64,
+}
+
+impl GpuTime {
+    /// How long nobody could measure: what is neither active nor idle.
+    pub fn unmeasured(self) -> i64 {
+        self.allocated - self.active - self.idle
+    }
+
+    /// Both times.
+    pub fn plus(self, other: GpuTime) -> GpuTime {
+        GpuTime {
+            allocated: self.allocated.saturating_add(other.allocated),
+            active: self.active.saturating_add(other.active),
+            idle: self.idle.saturating_add(other.idle),
+        }
+    }
+
+    /// The same in hours.
+    pub fn hours(self) -> GpuHours {
+        let hours = |milliseconds: i64| milliseconds as f64 / HOUR as f64;
+        GpuHours {
+            allocated: hours(self.allocated),
+            active: hours(self.active),
+            idle: hours(self.idle),
+            unmeasured: hours(self.unmeasured()),
+        }
+    }
+}
+
+/// Time of held GPUs, in GPU-hours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GpuHours {
+    /// How long pods held GPUs of any vendor.
+    pub allocated: f64,
+    /// Of that, how long the GPUs worked.
+    pub active: f64,
+    /// Of that, how long they did nothing.
+    pub idle: f64,
+    /// Of that, how long it is not known, because no agent measured it.
+    pub unmeasured: f64,
+}
+
 /// Resource to amount times milliseconds: thousandths of a core for cpu, mebibytes for memory, units for others. A sum
 /// may be negative for a while: an end that became known late takes back what was counted after it. All arithmetic
 /// saturates; an hour of ten thousand machines is far from the limit.
@@ -36,6 +91,30 @@ impl Sums {
             };
             let sum = self.0.entry(name.to_owned()).or_default();
             *sum = sum.saturating_add(amount.saturating_mul(milliseconds));
+        }
+    }
+
+    /// Adds (or, if negative, takes back) GPU-milliseconds that were measured.
+    pub fn add_activity(&mut self, active: i64, idle: i64) {
+        for (name, more) in [(ACTIVE, active), (IDLE, idle)] {
+            if more != 0 {
+                let sum = self.0.entry(name.to_owned()).or_default();
+                *sum = sum.saturating_add(more);
+            }
+        }
+    }
+
+    /// The time of GPUs. Never more is active and idle than allocated, nor less than nothing: an end that became known
+    /// very late takes back what was allocated, and not all that was measured.
+    pub fn gpu_time(&self) -> GpuTime {
+        let gpus = self.0.iter().filter(|(name, _)| name.ends_with("/gpu"));
+        let allocated = gpus.fold(0i64, |sum, (_, more)| sum.saturating_add(*more));
+        let of = |name: &str| self.0.get(name).copied().unwrap_or(0);
+        let active = of(ACTIVE).clamp(0, allocated.max(0));
+        GpuTime {
+            allocated,
+            active,
+            idle: of(IDLE).clamp(0, (allocated - active).max(0)),
         }
     }
 
@@ -62,7 +141,11 @@ impl Sums {
             };
             (name.clone(), *sum as f64 / per_unit / HOUR as f64)
         };
-        self.0.iter().map(hours).collect()
+        let resources = self
+            .0
+            .iter()
+            .filter(|(name, _)| ![ACTIVE, IDLE].contains(&name.as_str()));
+        resources.map(hours).collect()
     }
 }
 

@@ -191,6 +191,7 @@ pub fn hooks(
     url: String,
     usage: portal::SharedUsage,
     alerts: portal::SharedAlerts,
+    measured: Box<super::history::MeasuredSource>,
     requests: Arc<RequestMetrics>,
 ) -> Backends {
     let (api, authority, reader) = (api.clone(), api.clone(), api.clone());
@@ -205,6 +206,7 @@ pub fn hooks(
     Backends {
         usage,
         alerts,
+        measured,
         permits_path: Box::new(move |caller, path| paths.permits_path(caller, "get", path)),
         metrics: Box::new(move |page| {
             metrics::scheduler(page, counted.len(), &counted.counts());

@@ -42,6 +42,7 @@ impl FileLayout {
             layout.store(),
             layout.decisions(),
             layout.usage(),
+            layout.history(),
             layout.snapshots(),
         ];
         for directory in &ours {
@@ -93,6 +94,11 @@ impl FileLayout {
     /// The directory of the stored usage.
     pub fn usage(&self) -> PathBuf {
         self.root.join("usage")
+    }
+
+    /// The directory of what was measured over time.
+    pub fn history(&self) -> PathBuf {
+        self.root.join("history")
     }
 
     /// The directory of the stored decisions.

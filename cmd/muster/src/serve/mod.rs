@@ -13,6 +13,7 @@ mod doctor;
 mod extender;
 mod footprint;
 mod health;
+mod history;
 pub mod host;
 mod kubernetes;
 mod layout;

@@ -22,6 +22,7 @@ use super::accounting::Accounting;
 use super::alerting::{self, Alerting};
 use super::certificate::{self, Certificate, ServerNames};
 use super::decisions::Decisions;
+use super::history::History;
 use super::layout::{FileLayout, write_private};
 use super::listener::{self, Certificates, ListenerConfig, ListenerLimits};
 use super::metrics::RequestMetrics;
@@ -45,8 +46,8 @@ pub struct RunningServer {
     /// The connected nodes.
     pub fleet: Arc<Fleet>,
     /// The running parts. A stop ends them in the reverse order: the listener, the configured certificate, the
-    /// renewal of the own one, the fleet, the controllers, the alerts, the usage and the decisions on disk, and the audit
-    /// log.
+    /// renewal of the own one, the fleet, the controllers, the alerts, the history, the usage and the decisions on disk, and
+    /// the audit log.
     pub components: Supervisor,
     address: SocketAddr,
 }
@@ -95,12 +96,14 @@ impl RunningServer {
         }
         let identity = opened.identity;
 
+        let (measurements, received) = History::channel();
         let fleet = Fleet::start(
             client("fleet"),
             FleetConfig {
                 rollout_file: Some(layout.rollout()),
                 node_grace: options.node_grace(),
                 pod_range: options.pod_cidr.unwrap_or(DEFAULT_CLUSTER_RANGE),
+                measurements: Some(measurements),
                 ..FleetConfig::new(ca.clone())
             },
         );
@@ -124,9 +127,11 @@ impl RunningServer {
         let requests = Arc::new(RequestMetrics::default());
         let accounting = Accounting::keep(layout.usage(), client("accounting")).await;
         let alerting = Alerting::open(layout, receivers, url_for_nodes(options, address))?;
+        let history = History::open(layout.history(), received, accounting.book()).await;
+        let board = portal::Board::start(&client("portal"));
         let portal = portal::Portal {
             identity: identity.clone(),
-            board: portal::Board::start(&client("portal")),
+            board: board.clone(),
             hooks: Arc::new(backends::hooks(
                 &api,
                 &fleet,
@@ -136,6 +141,7 @@ impl RunningServer {
                 url_for_nodes(options, address),
                 accounting.book(),
                 alerting.alerts(),
+                history.source(),
                 requests.clone(),
             )),
         };
@@ -191,6 +197,10 @@ impl RunningServer {
             .until_done("accounting", |stop| async move {
                 stop.requested().await;
                 accounting.finish().await;
+                Ok::<(), Infallible>(())
+            })
+            .until_done("history", |stop| async move {
+                history.run(board, stop).await;
                 Ok::<(), Infallible>(())
             })
             .until_done("alerts", |stop| async move {

@@ -4,6 +4,7 @@
 //! that version.
 
 mod catching_up;
+mod counts;
 mod job_entry;
 mod jobs;
 mod nodes;
@@ -39,6 +40,7 @@ use pods::PodRow;
 use crate::other_kinds::{self, OtherKind};
 
 pub use catching_up::caught_up;
+pub use counts::{ClusterCounts, NodeGpus, runs, waits};
 pub use job_entry::{CRON_JOBS, JobEntry, PODS};
 pub use jobs::{GONE, JobDetail, JobRow, Replica, Tone};
 pub use nodes::{ActiveAlert, CORDON_REASON, ClusterTotals, GpuSquare, NodeCard};

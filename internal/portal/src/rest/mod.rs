@@ -7,6 +7,7 @@ mod defragmentation;
 pub mod explain;
 pub mod history;
 mod logs;
+pub mod measured;
 mod metrics;
 mod queues;
 mod rdma;
@@ -80,6 +81,7 @@ pub fn routes(routes: Routes) -> Routes {
         )
         .get("/api/v1/queues", queues::list)
         .get("/api/v1/queues/{name}", queues::one)
+        .get("/api/v1/history", measured::history)
         .get("/api/v1/usage", usage::usage)
         .get("/api/v1/allocations", usage::allocations)
         .get("/api/v1/defragmentation", defragmentation::proposal)

@@ -4,7 +4,9 @@ use askama::Template;
 use axum::extract::State;
 use axum::response::Response;
 use jiff::{SignedDuration, Timestamp};
+use measurements::{Point, Unit};
 
+use super::chart::{Chart, ChartRequest, Line};
 use super::when::When;
 use super::{PageCaller, PageFrame, page};
 use crate::board::Tone;
@@ -22,6 +24,36 @@ struct Design {
     tones: [(Tone, &'static str, &'static str); 4],
     times: Vec<When>,
     lines: Vec<LogLine>,
+    chart: Chart,
+}
+
+/// A chart of numbers that nobody measured, with a gap.
+fn chart(now: Timestamp) -> Chart {
+    let to = now.as_second();
+    let steps = (0..60).filter(|step| !(38..44).contains(step));
+    let points = steps.map(|step| {
+        let mean = 50.0 + 40.0 * (step as f64 / 9.0).sin();
+        Point {
+            at: to - 3600 + step * 60,
+            mean,
+            max: mean + 8.0,
+        }
+    });
+    let name = "GPU 0".to_owned();
+    Chart::of(ChartRequest {
+        id: "design",
+        title: "GPU utilisation",
+        unit: Unit::Percent,
+        lines: vec![Line {
+            name,
+            points: points.collect(),
+        }],
+        top: Some(100.0),
+        from: Timestamp::from_second(to - 3600).unwrap_or(now),
+        to: now,
+        step: 60,
+        empty: "",
+    })
 }
 
 /// The page.
@@ -43,5 +75,6 @@ pub async fn design(State(_): State<Portal>, PageCaller(caller): PageCaller) -> 
             .map(|at| When::of(at, now))
             .collect(),
         lines: log_text::lines(LOG, false),
+        chart: chart(now),
     })
 }

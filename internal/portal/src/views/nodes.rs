@@ -12,7 +12,9 @@ use resources::access::Caller;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::chart::{Chart, ChartRange, RangeQuery};
 use super::flash::FlashQuery;
+use super::measured;
 use super::{PageCaller, PageFrame, message, page};
 use crate::board::{CORDON_REASON, NodeCard, Picture, QueueRow};
 use crate::problem::Problem;
@@ -49,6 +51,8 @@ struct OneNode {
     frame: PageFrame,
     card: NodeCard,
     picture: Option<Picture>,
+    charts: Vec<Chart>,
+    range: ChartRange,
     /// The reader may take the node out of use.
     manages: bool,
 }
@@ -64,11 +68,18 @@ pub async fn node(
     PageCaller(caller): PageCaller,
     Path(name): Path<String>,
     Query(flash): Query<FlashQuery>,
+    Query(query): Query<RangeQuery>,
 ) -> Response {
+    let range = ChartRange::named(&query.range, "1h");
     match portal.node(&caller, &name) {
         Ok(Some((card, picture))) => page(&OneNode {
             frame: PageFrame::of(&caller, "nodes").flash(&flash, &format!("/ui/nodes/{name}")),
             manages: manages(&portal, &caller, &name),
+            // A page without its charts is better than none.
+            charts: measured::of_node(&portal, &caller, &card, range)
+                .await
+                .unwrap_or_default(),
+            range,
             card,
             picture,
         }),

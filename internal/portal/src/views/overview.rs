@@ -11,9 +11,11 @@ use resources::access::Caller;
 use resources::training;
 use serde::Deserialize;
 
+use super::chart::{Chart, ChartRange};
 use super::job::never_fits;
+use super::measured;
 use super::{PageCaller, PageFrame, escape, page};
-use crate::board::{ClusterTotals, GpuSquare, JobEntry, JobRow, NodeCard, PODS, Tone};
+use crate::board::{ClusterTotals, GpuSquare, JobEntry, JobRow, NodeCard, PODS, Tone, runs, waits};
 use crate::state::Portal;
 use crate::verdict::{FailedPod, rank_names};
 
@@ -36,6 +38,8 @@ const OWNERS: usize = 8;
 pub struct MapQuery {
     /// `load`, or empty: by owner.
     map: String,
+    /// The time of the chart.
+    range: String,
 }
 
 /// A line of what needs attention.
@@ -71,12 +75,25 @@ struct Overview {
     map: Vec<MapNode>,
     more_nodes: usize,
     by_load: bool,
+    /// GPUs in use over time.
+    chart: Option<Chart>,
+    range: ChartRange,
     /// Namespaces with the colours of their GPUs.
     owners: Vec<(String, usize)>,
     running: Vec<JobRow>,
     waiting: Vec<JobRow>,
     runs: usize,
     waits: usize,
+}
+
+impl Overview {
+    /// The address of the chart's ranges, without the range.
+    fn ranges_of(&self) -> &'static str {
+        match self.by_load {
+            true => "/ui/?map=load&",
+            false => "/ui/?",
+        }
+    }
 }
 
 /// The namespace of a GPU's holder; empty for one that the reader may not see.
@@ -209,14 +226,6 @@ fn failure(entry: &JobEntry) -> String {
     pod.map_or_else(|| "failed".to_owned(), |pod| pod.sentence(None))
 }
 
-fn waits(entry: &JobEntry) -> bool {
-    matches!(entry.base().label(), "Waiting")
-}
-
-fn runs(entry: &JobEntry) -> bool {
-    entry.base().tone == Tone::Busy
-}
-
 /// The page.
 pub async fn overview(
     State(portal): State<Portal>,
@@ -244,6 +253,8 @@ pub async fn overview(
         let shown = rows.clone().take(SHOWN_JOBS).map(|entry| entry.row(now));
         (shown.collect(), rows.count())
     };
+    let range = ChartRange::named(&query.range, "24h");
+    let chart = measured::of_cluster(&portal, &caller, range).await;
     let (running, runs) = first(runs);
     let (waiting, waits) = first(waits);
     page(&Overview {
@@ -254,6 +265,8 @@ pub async fn overview(
         map: map.collect(),
         more_nodes: cards.len().saturating_sub(MAP_MAX),
         by_load,
+        chart,
+        range,
         owners: colours.into_iter().collect(),
         running,
         waiting,

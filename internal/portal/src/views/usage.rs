@@ -39,6 +39,9 @@ impl Default for UsageForm {
 struct Row {
     cells: Vec<String>,
     gpus: String,
+    active: String,
+    idle: String,
+    unmeasured: String,
     cpu: String,
     memory: String,
     others: Vec<(String, String)>,
@@ -56,6 +59,8 @@ struct UsagePage {
     headings: Vec<&'static str>,
     rows: Vec<Row>,
     more: usize,
+    /// Below this utilisation, in percent, a GPU is idle.
+    threshold: f64,
     since: String,
     until: String,
 }
@@ -81,6 +86,7 @@ pub async fn show(
     };
     let most = answer.rows.iter().map(size).fold(0.0, f64::max);
     let hours = |hours: f64| format!("{hours:.1}");
+    let of_gpus = |row: &usage::UsageRow| row.gpus.unwrap_or_default();
     let more = answer.rows.len().saturating_sub(ROWS_MAX);
     let row = |row: &usage::UsageRow| {
         let period = row.period.iter().cloned();
@@ -106,6 +112,9 @@ pub async fn show(
                 })
                 .collect(),
             gpus: hours(row.gpu_hours()),
+            active: hours(of_gpus(row).active),
+            idle: hours(of_gpus(row).idle),
+            unmeasured: hours(of_gpus(row).unmeasured),
             cpu: hours(row.of("cpu")),
             memory: hours(row.of("memory")),
             others: others
@@ -129,6 +138,7 @@ pub async fn show(
             .collect(),
         rows: answer.rows.iter().take(ROWS_MAX).map(row).collect(),
         more,
+        threshold: usage::IDLE_BELOW_PERCENT,
         since: answer.query.since().strftime(form_of_time).to_string(),
         until: answer.query.until().strftime(form_of_time).to_string(),
         form,

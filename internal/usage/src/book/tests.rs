@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::allocation::tests::allocation;
+use crate::sums::GpuTime;
 
 fn at(seconds: i64) -> Timestamp {
     let start: Timestamp = "2026-11-26T10:59:00Z".parse().unwrap();
@@ -204,5 +205,96 @@ proptest! {
         book.count_until(at(50_000));
         let expected: i64 = pods.iter().map(|(_, length)| 2 * length).sum();
         prop_assert_eq!(gpu_seconds(&book), expected as f64);
+    }
+}
+
+/// The time of GPUs in all sums; each sum alone keeps its bound.
+fn gpu_time(book: &UsageBook) -> GpuTime {
+    let times = book.sums().map(|(_, _, sums)| sums.gpu_time());
+    times.fold(GpuTime::default(), |sum, one| {
+        assert!(
+            one.active >= 0 && one.idle >= 0 && one.unmeasured() >= 0,
+            "{one:?}"
+        );
+        assert_eq!(one.active + one.idle + one.unmeasured(), one.allocated);
+        sum.plus(one)
+    })
+}
+
+fn seen(from: i64, until: i64, active: i64, idle: i64) -> GpuActivity {
+    GpuActivity {
+        from: at(from),
+        until: at(until),
+        active,
+        idle,
+    }
+}
+
+#[test]
+fn measured_time_is_counted_once_within_the_allocation_and_taken_back_with_a_late_end() {
+    let mut book = UsageBook::default();
+    let pod = begun("a", 0);
+    book.observe(pod.clone());
+    // Before its start, twice the same, more GPUs than it holds.
+    book.measure(&pod.uid, seen(-10, 5, 1, 1));
+    book.measure(&pod.uid, seen(0, 5, 1, 1));
+    book.measure(&pod.uid, seen(5, 20, 0, 9));
+    book.measure(&PodUid("other".to_owned()), seen(0, 50, 2, 0));
+    book.count_until(at(30));
+    let time = gpu_time(&book);
+    assert_eq!(
+        (time.allocated, time.active, time.idle),
+        (60_000, 5_000, 35_000)
+    );
+    book.measure(&pod.uid, seen(20, 80, 2, 0));
+    book.count_until(at(90));
+    // It ended in the middle of the last part, across the hour.
+    book.observe(over("a", 0, 50));
+    let time = gpu_time(&book);
+    assert_eq!(
+        (time.allocated, time.active, time.idle),
+        (100_000, 65_000, 35_000)
+    );
+    book.measure(&pod.uid, seen(80, 95, 2, 0));
+    assert_eq!(gpu_time(&book), time);
+}
+
+proptest! {
+    /// Active, idle and unmeasured time add up to what was allocated, whatever order observations, counts, ends and
+    /// crashes come in; and no more is measured than observations said.
+    #[test]
+    fn active_idle_and_unmeasured_add_up_to_what_was_allocated(
+        steps in proptest::collection::vec((0u8..6, 0i64..400, 0i64..4, 0i64..4), 1..80),
+    ) {
+        let (mut records, mut book) = (BTreeMap::new(), UsageBook::default());
+        let (mut now, mut number, mut last) = (0, 0, 0);
+        let mut said = 0;
+        for (step, length, active, idle) in steps {
+            now += length / 8;
+            let pod = begun(&number.to_string(), last);
+            match step {
+                0 => {
+                    (number, last) = (number + 1, now);
+                    book.observe(begun(&number.to_string(), now));
+                }
+                1 | 2 => {
+                    let from = now - length / 4;
+                    book.measure(&pod.uid, seen(from, now, active, idle));
+                    said += (length / 4) * 1000 * 2;
+                }
+                3 => book.count_until(at(now)),
+                4 => book.observe(over(&number.to_string(), last, (now - length).max(last))),
+                _ => {
+                    book.count_until(at(now));
+                    book = stored(&mut records, &mut book);
+                }
+            }
+            book.count_until(at(now));
+            let time = gpu_time(&book);
+            prop_assert!(time.active + time.idle <= said);
+            let hours = time.hours();
+            let sum = hours.active + hours.idle + hours.unmeasured;
+            prop_assert!((sum - hours.allocated).abs() < 1e-9);
+        }
     }
 }

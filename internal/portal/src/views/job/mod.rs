@@ -25,7 +25,9 @@ use serde::Deserialize;
 use self::events::EventLine;
 use self::logs::{LogQueryForm, LogView};
 use self::verdict::Verdict;
+use super::chart::{Chart, ChartRange};
 use super::flash::FlashQuery;
+use super::measured;
 use super::when::When;
 use super::{PageCaller, PageFrame, message, page as render};
 use crate::board::{CRON_JOBS, GONE, JobDetail, PODS, Replica, Tone, caught_up};
@@ -46,9 +48,10 @@ const SHOWN_REPLICAS: usize = 200;
 const MANIFEST_MAX: usize = 64 * 1024;
 
 /// The tabs with their names.
-const TABS: [(&str, &str); 5] = [
+const TABS: [(&str, &str); 6] = [
     ("summary", "Summary"),
     ("replicas", "Replicas"),
+    ("metrics", "Metrics"),
     ("logs", "Logs"),
     ("events", "Events"),
     ("manifest", "Manifest"),
@@ -67,6 +70,8 @@ pub struct Address {
 #[serde(default)]
 pub struct OpenTab {
     tab: String,
+    /// The time of the charts.
+    range: String,
 }
 
 /// A decision about the job.
@@ -89,7 +94,7 @@ struct JobPage {
     frame: PageFrame,
     job: JobDetail,
     tab: &'static str,
-    tabs: [(&'static str, &'static str); 5],
+    tabs: [(&'static str, &'static str); 6],
     /// The page asks for the job's name before it deletes the job.
     deleting: bool,
     verdict: Verdict,
@@ -101,6 +106,8 @@ struct JobPage {
     decisions: Vec<DecisionLine>,
     replicas: Vec<ReplicaLine>,
     more_replicas: usize,
+    charts: Vec<Chart>,
+    range: ChartRange,
     logs: LogView,
     events: Vec<EventLine>,
     manifest: String,
@@ -118,6 +125,10 @@ impl JobPage {
 
     fn tab_href(&self, tab: &str) -> String {
         format!("{}?tab={tab}", self.job.row.href())
+    }
+
+    fn ranges_of(&self) -> String {
+        format!("{}&", self.tab_href("metrics"))
     }
 
     fn again_href(&self) -> String {
@@ -276,6 +287,11 @@ async fn page_of(
     let lanes = lanes(&job, &bound, failure.as_ref(), now);
     let more_lanes = job.replicas.len().saturating_sub(lanes.len());
     let failing = failure.as_ref().map(|failure| failure.pod.pod.as_str());
+    let range = measured::range_of_job(&job, &open.range, now);
+    let charts = match tab {
+        "metrics" => measured::of_job(portal, caller, &job, range, now).await?,
+        _ => Vec::new(),
+    };
     let logs = match tab {
         "logs" => logs::view(portal, caller, &job, failing, logs).await,
         _ => LogView::default(),
@@ -330,6 +346,8 @@ async fn page_of(
         decisions: decisions.collect(),
         replicas,
         more_replicas,
+        charts,
+        range,
         logs,
         events,
         manifest,

@@ -1,0 +1,159 @@
+//! From what agents and the board say to series and to the activity of held GPUs. Pure but for the book's lock.
+
+use std::collections::BTreeMap;
+
+use fleet::NodeMeasurements;
+use measurements::{Metric, Series, Subject};
+use portal::{ClusterCounts, SharedUsage};
+use usage::{ActivityWatch, PodUid};
+
+/// The values of a node, its GPUs and its pods.
+pub fn of_node(measured: &NodeMeasurements) -> Vec<(Series, f64)> {
+    let (node, values) = (&measured.node, &measured.values);
+    let mut all = Values::default();
+    let subject = Subject::Node(node.clone());
+    all.add(&subject, Metric::Cpu, values.cpu_millicores.map(cores));
+    all.add(&subject, Metric::Memory, values.memory_bytes.map(bytes));
+    for gpu in &values.gpus {
+        let subject = Subject::Gpu {
+            node: node.clone(),
+            index: gpu.index,
+        };
+        all.add(&subject, Metric::Utilisation, gpu.utilisation);
+        all.add(&subject, Metric::Memory, gpu.memory_bytes.map(bytes));
+        all.add(&subject, Metric::Power, gpu.watts);
+        all.add(&subject, Metric::Temperature, gpu.celsius);
+    }
+    for pod in &values.pods {
+        let subject = Subject::Pod {
+            namespace: pod.namespace.clone(),
+            pod: pod.name.clone(),
+        };
+        all.add(&subject, Metric::Cpu, pod.cpu_millicores.map(cores));
+        all.add(&subject, Metric::Memory, pod.memory_bytes.map(bytes));
+        let held = values.gpus.iter().filter(|gpu| pod.gpus.contains(&gpu.id));
+        let utilisation: Vec<f64> = held.clone().filter_map(|gpu| gpu.utilisation).collect();
+        let mean = utilisation.iter().sum::<f64>() / utilisation.len() as f64;
+        all.add(
+            &subject,
+            Metric::GpuUtilisation,
+            (!utilisation.is_empty()).then_some(mean),
+        );
+        let memory: Vec<u64> = held.filter_map(|gpu| gpu.memory_bytes).collect();
+        let sum = memory
+            .iter()
+            .fold(0u64, |sum, one| sum.saturating_add(*one));
+        all.add(
+            &subject,
+            Metric::GpuMemory,
+            (!memory.is_empty()).then(|| bytes(sum)),
+        );
+    }
+    all.0
+}
+
+/// The values of the cluster, and the GPUs of each node.
+pub fn of_cluster(counts: &ClusterCounts) -> Vec<(Series, f64)> {
+    let mut all = Values::default();
+    let mut add =
+        |subject: &Subject, metric, count: usize| all.add(subject, metric, Some(count as f64));
+    add(
+        &Subject::Cluster,
+        Metric::GpusAllocated,
+        counts.gpus_allocated(),
+    );
+    add(&Subject::Cluster, Metric::Gpus, counts.gpus());
+    add(&Subject::Cluster, Metric::JobsWaiting, counts.jobs_waiting);
+    add(&Subject::Cluster, Metric::JobsRunning, counts.jobs_running);
+    for node in &counts.nodes {
+        let subject = Subject::Node(node.name.clone());
+        add(&subject, Metric::GpusInUse, node.in_use);
+        add(&subject, Metric::Gpus, node.gpus);
+    }
+    all.0
+}
+
+/// Counts what the held GPUs did since the node's last message.
+pub fn count_activity(measured: &NodeMeasurements, watch: &mut ActivityWatch, usage: &SharedUsage) {
+    for pod in measured
+        .values
+        .pods
+        .iter()
+        .filter(|pod| !pod.gpus.is_empty())
+    {
+        let gpus = measured.values.gpus.iter();
+        let held = gpus.filter(|gpu| pod.gpus.contains(&gpu.id));
+        let utilisation: BTreeMap<String, f64> = held
+            .filter_map(|gpu| Some((gpu.id.clone(), gpu.utilisation?)))
+            .collect();
+        let uid = PodUid(pod.uid.clone());
+        if let Some(seen) = watch.observe(&uid, measured.at, &utilisation) {
+            usage.lock().measure(&uid, seen);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Values(Vec<(Series, f64)>);
+
+impl Values {
+    fn add(&mut self, subject: &Subject, metric: Metric, value: Option<f64>) {
+        if let Some(value) = value {
+            self.0.push((subject.series(metric), value));
+        }
+    }
+}
+
+fn cores(milli: u64) -> f64 {
+    milli as f64 / 1000.0
+}
+
+fn bytes(bytes: u64) -> f64 {
+    bytes as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use rpc::agent::v1::{GpuMeasurement, Measurements, PodMeasurement};
+
+    use super::*;
+
+    #[test]
+    fn a_message_becomes_series_and_what_is_absent_has_none() {
+        let gpu = |id: &str, index: u32, utilisation: Option<f64>| GpuMeasurement {
+            id: id.to_owned(),
+            index,
+            utilisation,
+            memory_bytes: Some(1 << 30),
+            ..GpuMeasurement::default()
+        };
+        let measured = NodeMeasurements {
+            node: "n1".to_owned(),
+            at: jiff::Timestamp::UNIX_EPOCH,
+            values: Measurements {
+                cpu_millicores: Some(1500),
+                gpus: vec![
+                    gpu("a", 0, Some(90.0)),
+                    gpu("b", 1, Some(10.0)),
+                    gpu("c", 2, None),
+                ],
+                pods: vec![PodMeasurement {
+                    namespace: "team".to_owned(),
+                    name: "p".to_owned(),
+                    gpus: vec!["a".to_owned(), "b".to_owned(), "c".to_owned()],
+                    ..PodMeasurement::default()
+                }],
+                ..Measurements::default()
+            },
+        };
+        let all = of_node(&measured).into_iter();
+        let all: BTreeMap<String, f64> = all.map(|(series, of)| (series.to_string(), of)).collect();
+        assert_eq!(all["node/n1/cpu"], 1.5);
+        assert_eq!(all["gpu/n1/0/utilisation"], 90.0);
+        assert_eq!(all["pod/team/p/gpu-utilisation"], 50.0);
+        assert_eq!(all["pod/team/p/gpu-memory"], f64::from(3u32 << 30));
+        for absent in ["node/n1/memory", "gpu/n1/2/utilisation", "pod/team/p/cpu"] {
+            assert!(!all.contains_key(absent), "{absent}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What agents measure, on its way to whoever keeps it: within bounds, and only about the node's own pods. It keeps
+//! nothing itself.
+
+use jiff::Timestamp;
+use rpc::agent::v1::{GpuMeasurement, Measurements, PodMeasurement};
+use tokio::sync::mpsc;
+
+use crate::index::Index;
+use crate::index::node_of;
+
+/// The most GPUs and the most pods of one message; the rest is dropped.
+const GPUS_MAX: usize = 256;
+const PODS_MAX: usize = 2048;
+
+/// What a node measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeMeasurements {
+    /// The node's name.
+    pub node: String,
+    /// When the message arrived, by the server's clock: agents' clocks differ.
+    pub at: Timestamp,
+    /// The values. Pods are bound to the node, numbers are finite and not negative.
+    pub values: Measurements,
+}
+
+/// Where measurements go.
+pub type MeasurementSink = mpsc::Sender<NodeMeasurements>;
+
+/// Hands a message on. It is dropped if the receiver is behind: a session waits for no history.
+pub fn hand_on(sink: Option<&MeasurementSink>, index: &Index, node: &str, said: Measurements) {
+    let Some(sink) = sink else { return };
+    let measured = NodeMeasurements {
+        node: node.to_owned(),
+        at: Timestamp::now(),
+        values: validated(said, |pod| {
+            let found = index.pod(&pod.namespace, &pod.name);
+            found.is_some_and(|found| {
+                found.metadata.uid.as_deref() == Some(pod.uid.as_str())
+                    && node_of(&found) == Some(node)
+            })
+        }),
+    };
+    if sink.try_send(measured).is_err() {
+        tracing::debug!(
+            node,
+            "the server drops measurements: their receiver is behind"
+        );
+    }
+}
+
+/// The message without what no node may say.
+fn validated(mut said: Measurements, own: impl Fn(&PodMeasurement) -> bool) -> Measurements {
+    said.gpus.truncate(GPUS_MAX);
+    said.pods.truncate(PODS_MAX);
+    said.pods.retain(own);
+    let usual = |value: Option<f64>| value.filter(|value| value.is_finite() && *value >= 0.0);
+    let gpu = |gpu: &mut GpuMeasurement| {
+        gpu.utilisation = usual(gpu.utilisation).filter(|percent| *percent <= 100.0);
+        gpu.watts = usual(gpu.watts);
+        gpu.celsius = usual(gpu.celsius);
+    };
+    said.gpus.iter_mut().for_each(gpu);
+    for pod in &mut said.pods {
+        pod.gpus.truncate(GPUS_MAX);
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_pods_and_impossible_numbers_are_left_out() {
+        let gpu = |utilisation: f64| GpuMeasurement {
+            utilisation: Some(utilisation),
+            watts: Some(-1.0),
+            celsius: Some(40.0),
+            ..GpuMeasurement::default()
+        };
+        let pod = |name: &str| PodMeasurement {
+            name: name.to_owned(),
+            gpus: vec![String::new(); GPUS_MAX + 1],
+            ..PodMeasurement::default()
+        };
+        let said = Measurements {
+            gpus: vec![gpu(50.0), gpu(f64::NAN), gpu(101.0)],
+            pods: vec![pod("own"), pod("foreign")],
+            ..Measurements::default()
+        };
+        let found = validated(said, |pod| pod.name == "own");
+        let shown: Vec<_> = found.gpus.iter().map(|gpu| gpu.utilisation).collect();
+        assert_eq!(shown, [Some(50.0), None, None]);
+        assert_eq!(
+            (found.gpus[0].watts, found.gpus[0].celsius),
+            (None, Some(40.0))
+        );
+        assert_eq!((found.pods.len(), found.pods[0].gpus.len()), (1, GPUS_MAX));
+        let many = Measurements {
+            gpus: vec![gpu(1.0); GPUS_MAX + 1],
+            ..Measurements::default()
+        };
+        assert_eq!(validated(many, |_| true).gpus.len(), GPUS_MAX);
+    }
+}
