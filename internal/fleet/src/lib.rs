@@ -46,6 +46,7 @@ use kube::api::{Api, DeleteParams};
 use parking_lot::Mutex;
 use resources::pod_ranges::{DEFAULT_CLUSTER_RANGE, Ipv4Range};
 use resources::release::Release;
+use resources::services::addresses::ServiceRange;
 use rpc::PeerIdentity;
 use tokio::task::AbortHandle;
 use tonic::Status;
@@ -86,6 +87,8 @@ pub struct FleetConfig {
     pub node_grace: Duration,
     /// The range of all pods with addresses of their own; each node gets a part of it.
     pub pod_range: Ipv4Range,
+    /// The range of Services' addresses; none if Services have none.
+    pub service_range: Option<ServiceRange>,
 }
 
 impl FleetConfig {
@@ -100,6 +103,7 @@ impl FleetConfig {
             rollout_file: None,
             node_grace: NODE_GRACE,
             pod_range: DEFAULT_CLUSTER_RANGE,
+            service_range: None,
         }
     }
 }
@@ -130,7 +134,10 @@ impl Fleet {
         let fleet = Arc::new(Fleet {
             tokens: JoinTokens::new(client.clone(), &config.namespace),
             admissions: Arc::new(Admissions::new(client.clone(), &config.namespace)),
-            nodes: node::NodeObjects::new(&client, config.pod_range),
+            nodes: node::NodeObjects::new(
+                &client,
+                pod_ranges::PodRanges::new(config.pod_range, config.service_range),
+            ),
             client,
             ca: config.ca,
             version: config.version,

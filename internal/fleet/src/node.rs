@@ -15,7 +15,6 @@ use resources::admission::is_reserved_node_label;
 use resources::devices::{NodeInventory, inventory};
 use resources::names::{EPHEMERAL_STORAGE, INVENTORY, NODE_LEASES, NVIDIA_GPU};
 use resources::node_conditions::{DEVICES, STRATEGY, VERSION};
-use resources::pod_ranges::Ipv4Range;
 use resources::times::seconds;
 use rpc::agent::v1::Hello;
 use serde_json::{Value, json};
@@ -202,9 +201,9 @@ pub struct NodeObjects {
 
 impl NodeObjects {
     /// Uses the fleet's client.
-    pub fn new(client: &Client, pod_range: Ipv4Range) -> Self {
+    pub fn new(client: &Client, ranges: PodRanges) -> Self {
         NodeObjects {
-            ranges: Arc::new(PodRanges::new(pod_range)),
+            ranges: Arc::new(ranges),
             nodes: Api::all(client.clone()),
             leases: Api::namespaced(client.clone(), NODE_LEASES),
             events: Api::namespaced(client.clone(), resources::node_event::NAMESPACE),
@@ -757,7 +756,7 @@ mod tests {
         });
         let nodes = NodeObjects::new(
             &Client::new(service, "default"),
-            resources::pod_ranges::DEFAULT_CLUSTER_RANGE,
+            PodRanges::new(resources::pod_ranges::DEFAULT_CLUSTER_RANGE, None),
         );
         nodes.renew_lease("n1").await.is_ok()
     }
