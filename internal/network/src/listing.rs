@@ -64,6 +64,12 @@ impl Link {
         !is_device(&self.ifname) && addresses.into_iter().any(|address| range.contains(address))
     }
 
+    /// Whether it has an address of the range without a label.
+    pub fn has_other_address_of(&self, range: Ipv4Range, label: &str) -> bool {
+        let mut others = self.addr_info.iter().filter(|info| info.label != label);
+        others.any(|info| info.local.parse().is_ok_and(|local| range.contains(local)))
+    }
+
     /// Its addresses with a label.
     pub fn labelled<'a>(&'a self, label: &'a str) -> impl Iterator<Item = &'a str> {
         let with_label = self

@@ -137,6 +137,12 @@ fn connections_reach_endpoints_by_address_and_node_port_and_are_refused_without_
     run("nft", "delete table ip muster_services");
     services.set(range, service(&both, false)).unwrap();
     assert_eq!(asked(address, 80, 40).len(), 2);
+    let taken = services.take_dns_address("192.0.2.0/24".parse().unwrap());
+    let taken = taken.unwrap_err().to_string();
+    assert!(
+        taken.contains("device out0") && taken.contains("--service-cidr"),
+        "{taken}"
+    );
     services.clear().unwrap();
     assert!(!run("nft", "list tables").contains("muster_services"));
     assert!(!run("ip", "address show dev lo").contains("10.96.0.10"));

@@ -48,9 +48,10 @@ impl NodeServices {
     ///
     /// # Errors
     ///
-    /// When the kernel refuses.
+    /// When the machine has an address of the range already, or the kernel refuses.
     pub fn take_dns_address(&self, range: ServiceRange) -> Result<(), NetworkError> {
         let address = range.dns().to_string();
+        self.require_free(range)?;
         let links: Vec<Link> = self.tools.list(&["address", "show", "dev", "lo"])?;
         for other in links.iter().flat_map(|link| link.labelled(LABEL)) {
             if other != address {
@@ -74,7 +75,8 @@ impl NodeServices {
     ///
     /// # Errors
     ///
-    /// When the kernel refuses; what was programmed before stays, and the next call programs everything.
+    /// When the machine has an address of the range, or the kernel refuses; what was programmed before stays, and the
+    /// next call programs everything.
     pub fn set(
         &self,
         range: ServiceRange,
@@ -92,6 +94,7 @@ impl NodeServices {
                 "the rules of Services are not what the agent wrote; it writes all of them again"
             );
         }
+        self.require_free(range)?;
         let mut text = rules::empty_table(range.range());
         text.push_str(&difference(&BTreeMap::new(), &services));
         self.tools.nft(&text)?;
@@ -107,6 +110,19 @@ impl NodeServices {
     pub fn clear(&self) -> Result<(), NetworkError> {
         *self.state.lock() = None;
         clear(&self.tools)
+    }
+
+    /// Refuses a range of which the machine has addresses: they could not be reached any more.
+    fn require_free(&self, range: ServiceRange) -> Result<(), NetworkError> {
+        let links: Vec<Link> = self.tools.list(&["address", "show"])?;
+        let mut links = links.into_iter();
+        match links.find(|link| link.has_other_address_of(range.range(), LABEL)) {
+            None => Ok(()),
+            Some(link) => Err(NetworkError::ServiceRangeInUse {
+                device: link.ifname,
+                range: range.to_string(),
+            }),
+        }
     }
 
     fn remove_address(&self, address: &str) -> Result<(), NetworkError> {
