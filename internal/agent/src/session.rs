@@ -211,6 +211,7 @@ fn hello(config: &AgentConfig, node: &AgentNode, pods: &Pods) -> Hello {
         pods: pods.held(),
         max_pods: config.max_pods,
         own_pod_network: node.networks.gives(),
+        cluster_services: node.networks.gives(),
         reserved_millicpus: config.reserved.millicpus,
         reserved_memory_bytes: config.reserved.memory_bytes,
         ..Hello::default()

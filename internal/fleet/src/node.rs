@@ -45,6 +45,8 @@ pub struct NodeDescription {
     max_pods: u32,
     /// Whether its pods have networks of their own.
     pub own_pod_network: bool,
+    /// Whether its agent leads Services' addresses to pods, and answers these pods' questions for names.
+    pub cluster_services: bool,
     /// What pods may not use: thousandths of a CPU, and bytes of memory.
     reserved: (u64, u64),
 }
@@ -102,6 +104,7 @@ impl NodeDescription {
             info,
             max_pods: hello.max_pods,
             own_pod_network: hello.own_pod_network,
+            cluster_services: hello.own_pod_network && hello.cluster_services,
             reserved: (hello.reserved_millicpus, hello.reserved_memory_bytes),
         }
     }

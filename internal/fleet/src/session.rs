@@ -598,7 +598,7 @@ type HostsScope<'a> = (&'a str, Option<&'a str>, NameSource);
 
 fn scope_of<'a>(fleet: &Fleet, session: &Session, pod: &'a Pod) -> HostsScope<'a> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let serves = session.description.own_pod_network && fleet.nodes.ranges.services.is_some();
+    let serves = session.description.cluster_services && fleet.nodes.ranges.services.is_some();
     let source = match serves && hosts::asks_dns(pod) {
         true => NameSource::Dns,
         false => NameSource::HostsFile,

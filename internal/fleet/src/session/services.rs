@@ -19,7 +19,7 @@ pub(super) type SentServices = Option<BTreeMap<IndexKey, Arc<ClusterService>>>;
 
 /// Sends a session what changed; false if the session has ended.
 pub(super) async fn send(fleet: &Fleet, session: &Arc<Session>, sent: &mut SentServices) -> bool {
-    if !session.description.own_pod_network || fleet.nodes.ranges.services.is_none() {
+    if !session.description.cluster_services || fleet.nodes.ranges.services.is_none() {
         return true;
     }
     let now = fleet.index.lock().cluster_services();
