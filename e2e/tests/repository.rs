@@ -15,6 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "agent",
         &[
             "devices",
+            "dns",
             "durable",
             "hardware",
             "network",
@@ -31,6 +32,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["invariants", "scheduler", "supervisor", "workloads"],
     ),
     ("devices", &["durable", "hardware", "runtime"]),
+    ("dns", &[]),
     ("durable", &[]),
     ("fleet", &["durable", "rpc", "supervisor"]),
     ("hardware", &[]),

@@ -1,4 +1,5 @@
 //! The machine: a paused server, clients and nodes that take all connections, and a node without the means for pods.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::convert::Infallible;
 use std::io::{Read, Write};

@@ -226,6 +226,11 @@ impl PodDir {
         self.dir.join("hosts")
     }
 
+    /// Its `resolv.conf`, if it has one of its own.
+    pub fn resolv_conf(&self) -> PathBuf {
+        self.dir.join("resolv.conf")
+    }
+
     /// The directory of all runs' termination messages.
     pub fn messages(&self) -> PathBuf {
         self.dir.join("messages")

@@ -4,6 +4,7 @@
 
 mod accounts;
 mod checks;
+mod cluster_services;
 mod config;
 mod confinement;
 mod container;
@@ -169,6 +170,8 @@ pub async fn run_with(
         .run_loop("log-sweeper", log_sweeper::run(node.clone(), pods.clone()))
         .run_loop("gpu-shares", shares.run())
         .run_loop("disk", disk.run())
+        .run_loop("services", node.services.clone().program())
+        .run_loop("dns", node.services.clone().answer())
         .run_loop("metrics", metrics::serve(port, exporter))
         .run("session", |stop| async move {
             session::run(&config, &node, &pods, stop.receiver()).await

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use resources::alerts::AlertWatcher;
 use tokio::sync::watch;
 
+use crate::cluster_services::ClusterServices;
 use crate::container::PodLimits;
 use crate::device_monitor::DeviceMonitor;
 use crate::disk::DataLayout;
@@ -77,6 +78,8 @@ pub struct AgentNode {
     pub pressure: Pressure,
     /// The networks of its pods.
     pub networks: NodePodNetworks,
+    /// The cluster's Services.
+    pub services: ClusterServices,
     /// Runs processes.
     pub process: Arc<dyn ContainerEngine>,
     /// Runs images.

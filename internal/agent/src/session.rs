@@ -212,6 +212,7 @@ fn hello(config: &AgentConfig, node: &AgentNode, pods: &Pods) -> Hello {
         pods: pods.held(),
         max_pods: config.max_pods,
         own_pod_network: node.networks.gives(),
+        cluster_services: node.networks.gives(),
         reserved_millicpus: config.reserved.millicpus,
         reserved_memory_bytes: config.reserved.memory_bytes,
         ..Hello::default()
@@ -301,7 +302,11 @@ async fn take(
         Some(Body::CloseLog(close)) => logs.close(close.stream_id),
         Some(Body::LogCredit(credit)) => logs.credit(credit.stream_id, credit.chunks),
         Some(Body::RdmaAsk(ask)) => pairing::answer(node, pods, &logs.outbound, ask),
-        Some(Body::PodNetwork(sent)) => node.networks.set(sent).await,
+        Some(Body::PodNetwork(sent)) => {
+            node.services.set_range(&sent.service_range);
+            node.networks.set(sent).await;
+        }
+        Some(Body::ServiceChanges(changes)) => node.services.take(changes),
         Some(Body::OpenExec(open)) => execs.open(open),
         Some(Body::OfferBinary(offer)) => binaries.offered(offer),
         Some(Body::BinaryChunk(chunk)) => binaries.part(chunk),

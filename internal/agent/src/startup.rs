@@ -16,6 +16,7 @@ use runtime::capabilities::UNFIT_REMEDY;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use crate::cluster_services::ClusterServices;
 use crate::config::AgentConfig;
 use crate::device_monitor::DeviceMonitor;
 use crate::disk::DataLayout;
@@ -52,6 +53,7 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
     let port = metrics::open(config.metrics).await?;
     let layout = DataLayout::open(&config.data)?;
     let networks = NodePodNetworks::open(&layout, config.pod_network)?;
+    let services = ClusterServices::open(networks.gives())?;
     let source = config.hardware();
     let xids = XidMonitor::listen(xid_settings(config), source.clone());
     let mut device_monitor = DeviceMonitor::new(source.clone());
@@ -135,6 +137,7 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
         disk_bytes,
         pressure: eviction::Pressure::default(),
         networks,
+        services,
         process: engines.process,
         images: engines.images,
         host_images: config.host_images,

@@ -54,6 +54,8 @@ pub struct Worker {
     owner: Option<ProcessOwner>,
     /// The pod's own network, once it is made.
     network: Option<PodNetwork>,
+    /// Whether it has a `resolv.conf` of its own.
+    own_resolvers: bool,
     /// The facts of the node and the pod's address.
     facts: NodeFieldValues,
     problem: Option<StartBlock>,
@@ -116,6 +118,7 @@ impl Worker {
             places: None,
             owner: None,
             network: None,
+            own_resolvers: false,
             facts: NodeFieldValues {
                 pod_ip: start.machine.address.map(|address| address.to_string()),
                 ..start.node.facts.clone()
@@ -400,6 +403,7 @@ impl Worker {
                 self.places = Some(places);
                 self.problem = None;
                 self.write_hosts();
+                self.write_resolv_conf().await;
             }
             Err((event, why)) => {
                 if self.problem.as_ref().map(|hold| &hold.message) != Some(&why) {
@@ -433,6 +437,28 @@ impl Worker {
         );
         if let Err(error) = runtime::volumes::write_in_place(&self.dir.hosts(), text.as_bytes()) {
             tracing::warn!(pod = self.plan.name, %error, "a pod's hosts file was not written");
+        }
+    }
+
+    /// Containers of a container runtime have the runtime's.
+    async fn write_resolv_conf(&mut self) {
+        let as_process = (self.engine.as_ref()).is_ok_and(|engine| !engine.renumbers_devices());
+        let (services, pod) = (self.node.services.clone(), self.pod.clone());
+        let (file, own_network) = (self.dir.resolv_conf(), self.network.is_some());
+        let write = move || {
+            let text = services
+                .resolv_conf(&pod, own_network)
+                .filter(|_| as_process);
+            text.map(|text| runtime::volumes::write_in_place(&file, text.as_bytes()))
+        };
+        match tokio::task::spawn_blocking(write).await {
+            Ok(Some(Err(error))) => {
+                tracing::warn!(pod = self.plan.name, %error, "a pod's resolv.conf was not written; it has the node's");
+            }
+            Ok(written) => self.own_resolvers = written.is_some(),
+            Err(error) => {
+                tracing::error!(pod = self.plan.name, %error, "a pod's resolv.conf was not written")
+            }
         }
     }
 

@@ -18,7 +18,7 @@ use crate::quota::{self, UsageChange};
 use crate::respond::{self, WriteResult};
 use crate::rewrite::{RewriteRefusal, unavailable};
 use crate::status::Failure;
-use crate::{admission, bounded, decode, request};
+use crate::{admission, bounded, decode, request, services};
 
 /// How many generated names are tried, and how often a creation is retried after a new quota made
 /// it stale.
@@ -73,8 +73,8 @@ pub(crate) async fn new_object(
     }
     let name = object::name(&object);
     Err(Failure::internal(format_args!(
-        "{name:?} was not created in {MAX_ATTEMPTS} attempts, because quotas changed or generated names were taken \
-         each time; try again"
+        "{name:?} was not created in {MAX_ATTEMPTS} attempts, because quotas changed, or generated names or Services' \
+         addresses were taken each time; try again"
     )))
 }
 
@@ -89,6 +89,14 @@ async fn insert(call: &Call, object: &Value) -> Result<Bytes, RewriteRefusal> {
     let name = object::name(object).to_string();
     let key = kind.key(call.namespace.as_deref(), &name);
     let store = &call.server.0.store;
+    let mut with_address = None;
+    if services::concerns(kind, object, None) {
+        let mut object = object.clone();
+        services::complete(call, &mut object, None)?;
+        with_address = Some(object);
+    }
+    let object = with_address.as_ref().unwrap_or(object);
+    let claim = services::claim(kind, object, None);
     let encoded = Encoded::new(kind, object);
     bounded::stored_bytes(encoded.bytes.size())?;
     let namespace = call.namespace.clone();
@@ -109,6 +117,7 @@ async fn insert(call: &Call, object: &Value) -> Result<Bytes, RewriteRefusal> {
         if view.get(&key).is_some() {
             return Err(Failure::already_exists(kind, &name).into());
         }
+        services::settle(view, kind, claim.as_ref())?;
         quota::settle(view, kind, namespace.as_deref(), &name, quota)?;
         let encoded = match own_books {
             Some(object) => quota::measured(view, object)?,

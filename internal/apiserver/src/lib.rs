@@ -56,6 +56,7 @@ mod scale;
 mod select;
 mod server;
 mod service_account;
+mod services;
 mod status;
 mod stored;
 mod table;

@@ -14,6 +14,7 @@ use crate::node_restriction;
 use crate::object::{self, Encoded};
 use crate::quota::{self, UsageChange};
 use crate::respond::WriteResult;
+use crate::services;
 use crate::status::Failure;
 
 /// How often a change is recomputed after a concurrent write.
@@ -100,7 +101,8 @@ pub(crate) async fn rewrite_key(
                     removed: false,
                 });
             }
-            RewriteDecision::Put(next) => {
+            RewriteDecision::Put(mut next) => {
+                services::complete(call, &mut next, Some(&live))?;
                 let released = is_released(call, &next);
                 (next, released)
             }
@@ -154,6 +156,7 @@ async fn commit(
     });
     let dry_run = call.dry_run;
     let own_books = quota::is_quota(kind).then(|| next.clone());
+    let claim = services::claim(kind, next, Some(live)).filter(|_| !removed);
     let (key, name) = (key.to_string(), name.to_string());
     // On a full disk an object's termination continues: its deletion, its finalizers, a pod's last
     // status.
@@ -171,6 +174,7 @@ async fn commit(
         if current.revision != expected {
             return Err(RewriteRefusal::Stale);
         }
+        services::settle(view, kind, claim.as_ref())?;
         quota::settle(view, kind, namespace.as_deref(), &name, quota)?;
         let encoded = match own_books {
             Some(object) if !removed => quota::measured(view, object)?,

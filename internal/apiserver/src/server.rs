@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use parking_lot::RwLock;
 use resources::access::Caller;
 use resources::admission::pod_security::PodSecurity;
+use resources::services::addresses::ServiceRange;
 use schema::{SchemaError, Schemas};
 use store::Store;
 
@@ -44,6 +45,8 @@ pub struct ApiConfig {
     /// The certificate of the server's authority, as PEM. With it every namespace has it as the ConfigMap
     /// `kube-root-ca.crt`, and pods get a token of their service account; without it neither.
     pub root_ca: Option<String>,
+    /// The range of Services' addresses; without it Services have none.
+    pub service_range: Option<ServiceRange>,
     /// The clock.
     pub now: fn() -> Timestamp,
 }
@@ -58,6 +61,7 @@ impl Default for ApiConfig {
             stream_idle: IDLE,
             pod_security: PodSecurity::default(),
             root_ca: None,
+            service_range: None,
             now: Timestamp::now,
         }
     }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Service};
 use resources::names::GROUP_NAME;
 use rpc::agent::v1::HostsEntry;
 
@@ -62,8 +62,33 @@ pub fn ended(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
+/// Where a pod finds the names of Services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NameSource {
+    /// In its hosts file only.
+    HostsFile,
+    /// By the cluster's DNS, which names no endpoint that is not ready. Its hosts file names Services without an
+    /// address that publish such endpoints: members of a gang look for each other before they are ready.
+    Dns,
+}
+
+/// Whether a pod of a node that gives pods addresses asks the cluster's DNS server: it has a network of its own, and its
+/// DNS policy is ClusterFirst.
+pub fn asks_dns(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let has_image = |image: &Option<String>| image.as_ref().is_some_and(|one| !one.is_empty());
+    let in_image = spec.containers.iter().any(|one| has_image(&one.image));
+    let policy = spec.dns_policy.as_deref().unwrap_or("ClusterFirst");
+    spec.host_network != Some(true) && !in_image && policy == "ClusterFirst"
+}
+
 /// The entries for the pods of one gang in a namespace, or for pods without a gang.
-pub fn entries(index: &Index, namespace: &str, gang: Option<&str>) -> Vec<HostsEntry> {
+pub fn entries(
+    index: &Index,
+    namespace: &str,
+    gang: Option<&str>,
+    source: NameSource,
+) -> Vec<HostsEntry> {
     // Ordered by address, so that the file has one line for each; names stay in the order they were
     // added.
     let mut by_ip: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -104,6 +129,9 @@ pub fn entries(index: &Index, namespace: &str, gang: Option<&str>) -> Vec<HostsE
             continue;
         };
         let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
+        if source == NameSource::Dns && !publishes_members(service) {
+            continue;
+        }
         let Some(selector) = selector.filter(|selector| !selector.is_empty()) else {
             continue;
         };
@@ -121,6 +149,14 @@ pub fn entries(index: &Index, namespace: &str, gang: Option<&str>) -> Vec<HostsE
         .filter(|(_, names)| !names.is_empty())
         .map(|(ip, names)| HostsEntry { ip, names })
         .collect()
+}
+
+/// Whether a Service has no address and names endpoints that are not ready.
+fn publishes_members(service: &Service) -> bool {
+    let Some(spec) = &service.spec else {
+        return false;
+    };
+    spec.cluster_ip.as_deref() == Some("None") && spec.publish_not_ready_addresses == Some(true)
 }
 
 /// `name`, `name.ns`, `name.ns.svc` and `name.ns.svc.cluster.local`.
@@ -144,7 +180,7 @@ fn selects(selector: &BTreeMap<String, String>, labels: Option<&BTreeMap<String,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::{Node, Service};
+    use k8s_openapi::api::core::v1::Node;
     use serde_json::{Value, json};
 
     fn pod(name: &str, node: &str, extra: Value) -> Pod {
@@ -189,7 +225,7 @@ mod tests {
         index.put_pod(pod("train-master-0", "n1", json!({})));
         index.put_pod(pod("train-worker-0", "n2", json!({})));
         index.put_pod(pod("other", "n2", json!({"metadata": {"annotations": {}}})));
-        let entries = entries(&index, "ns", Some("train"));
+        let entries = entries(&index, "ns", Some("train"), NameSource::HostsFile);
         assert_eq!(resolve(&entries, "train-master-0"), ["10.0.0.1"]);
         assert_eq!(resolve(&entries, "train-worker-0"), ["10.0.0.2"]);
         assert!(resolve(&entries, "other").is_empty());
@@ -206,7 +242,7 @@ mod tests {
         }))
         .unwrap();
         index.put_service(service);
-        let entries = entries(&index, "ns", None);
+        let entries = entries(&index, "ns", None, NameSource::HostsFile);
         for name in [
             "master",
             "master.ns",
@@ -231,7 +267,7 @@ mod tests {
         }))
         .unwrap();
         index.put_service(service);
-        let entries = entries(&index, "ns", Some("train"));
+        let entries = entries(&index, "ns", Some("train"), NameSource::HostsFile);
         assert!(resolve(&entries, "all").is_empty());
         assert_eq!(resolve(&entries, "train-master-0"), ["10.9.9.9"]);
     }
@@ -244,7 +280,7 @@ mod tests {
             "n1",
             json!({"spec": {"hostname": "db-0", "subdomain": "db"}}),
         ));
-        let entries = entries(&index, "ns", None);
+        let entries = entries(&index, "ns", None, NameSource::HostsFile);
         assert_eq!(resolve(&entries, "db-0.db"), ["10.0.0.1"]);
         assert_eq!(
             resolve(&entries, "db-0.db.ns.svc.cluster.local"),
@@ -263,6 +299,49 @@ mod tests {
         }))
         .unwrap();
         index.put_service(service);
-        assert!(resolve(&entries(&index, "ns", None), "outside").is_empty());
+        assert!(
+            resolve(
+                &entries(&index, "ns", None, NameSource::HostsFile),
+                "outside"
+            )
+            .is_empty()
+        );
+    }
+
+    #[test]
+    fn pods_that_ask_dns_find_only_members_in_their_hosts_files() {
+        let mut index = index();
+        index.put_pod(pod("train-master-0", "n1", json!({})));
+        let service = |name: &str, address: &str, publishes: bool| -> Service {
+            serde_json::from_value(json!({
+                "metadata": {"namespace": "ns", "name": name},
+                "spec": {"selector": {"job": "train"}, "clusterIP": address,
+                    "publishNotReadyAddresses": publishes},
+            }))
+            .unwrap()
+        };
+        index.put_service(service("members", "None", true));
+        index.put_service(service("headless", "None", false));
+        index.put_service(service("web", "10.96.0.7", true));
+        let names = |source: NameSource| {
+            let entries = entries(&index, "ns", Some("train"), source);
+            ["train-master-0", "members", "headless", "web"]
+                .map(|name| resolve(&entries, name).len())
+        };
+        assert_eq!(names(NameSource::Dns), [1, 1, 0, 0]);
+        assert_eq!(names(NameSource::HostsFile), [1, 1, 1, 1]);
+        for (spec, asks) in [
+            (json!({}), true),
+            (json!({"dnsPolicy": "ClusterFirst"}), true),
+            (json!({"dnsPolicy": "Default"}), false),
+            (json!({"hostNetwork": true}), false),
+            (json!({"containers": [{"name": "c", "image": "i"}]}), false),
+        ] {
+            assert_eq!(
+                asks_dns(&pod("p", "n1", json!({"spec": spec}))),
+                asks,
+                "{spec}"
+            );
+        }
     }
 }

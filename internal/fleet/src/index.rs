@@ -1,14 +1,18 @@
 //! The part of the cluster's state that sessions need: pods by node and by namespace, services, and
 //! the nodes' addresses. One watch of each kind updates it; the index itself reads nothing.
 
+mod services;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use resources::pod_ranges::Ipv4Range;
+use resources::services::addresses::ServiceRange;
 use rpc::agent::v1::{PodNetwork, PodRoute};
 
 use crate::hosts::HostsPod;
+use services::NodeServices;
 
 /// A namespaced name.
 pub type IndexKey = (String, String);
@@ -19,13 +23,14 @@ pub struct Index {
     pods: BTreeMap<IndexKey, Arc<Pod>>,
     by_node: BTreeMap<String, BTreeSet<IndexKey>>,
     services: BTreeMap<IndexKey, Arc<Service>>,
+    node_services: NodeServices,
     addresses: BTreeMap<String, String>,
     /// The ranges of the nodes whose pods have addresses of their own.
     ranges: BTreeMap<String, Ipv4Range>,
     /// Counts the changes in a namespace that hosts files may show.
     names_version: BTreeMap<String, u64>,
-    /// True for each of pods, services and nodes after its first list.
-    synced: [bool; 3],
+    /// True for each of pods, services, nodes and EndpointSlices after its first list.
+    synced: [bool; 4],
 }
 
 /// The kind of a list.
@@ -37,6 +42,8 @@ pub enum ListKind {
     Services,
     /// The nodes.
     Nodes,
+    /// The EndpointSlices.
+    Slices,
 }
 
 /// The sessions that should check their pods again.
@@ -133,11 +140,15 @@ impl Index {
     pub fn put_service(&mut self, service: Service) -> Touched {
         let mut touched = Touched::default();
         let key = key_of(&service.metadata);
-        let selector = |service: &Service| service.spec.as_ref().map(|spec| spec.selector.clone());
+        let selector = |service: &Service| {
+            let spec = service.spec.as_ref()?;
+            Some((spec.selector.clone(), spec.cluster_ip.clone()))
+        };
         let old = self.services.insert(key.clone(), Arc::new(service.clone()));
         if old.as_deref().map(selector) != Some(selector(&service)) {
             self.touch_namespace(&key.0, &mut touched);
         }
+        touched.nodes.extend(self.see_service(&key).nodes);
         touched
     }
 
@@ -147,6 +158,7 @@ impl Index {
         if self.services.remove(key).is_some() {
             self.touch_namespace(&key.0, &mut touched);
         }
+        touched.nodes.extend(self.see_service(key).nodes);
         touched
     }
 
@@ -217,7 +229,12 @@ impl Index {
     }
 
     /// What a node's agent needs to give its pods addresses; none while the node has no range.
-    pub fn pod_network(&self, node: &str, cluster: Ipv4Range) -> Option<PodNetwork> {
+    pub fn pod_network(
+        &self,
+        node: &str,
+        cluster: Ipv4Range,
+        services: Option<ServiceRange>,
+    ) -> Option<PodNetwork> {
         let range = self.ranges.get(node)?;
         let others = self.ranges.iter().filter(|(name, _)| *name != node);
         let routes = others.filter_map(|(name, range)| {
@@ -230,6 +247,7 @@ impl Index {
             node_range: range.to_string(),
             cluster_range: cluster.to_string(),
             routes: routes.collect(),
+            service_range: services.map(|range| range.to_string()).unwrap_or_default(),
         })
     }
 

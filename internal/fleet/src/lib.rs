@@ -47,6 +47,7 @@ use kube::api::{Api, DeleteParams};
 use parking_lot::Mutex;
 use resources::pod_ranges::{DEFAULT_CLUSTER_RANGE, Ipv4Range};
 use resources::release::Release;
+use resources::services::addresses::ServiceRange;
 use rpc::PeerIdentity;
 use tokio::task::AbortHandle;
 use tonic::Status;
@@ -90,6 +91,8 @@ pub struct FleetConfig {
     pub pod_range: Ipv4Range,
     /// Receives what the agents measure; none: it is dropped.
     pub measurements: Option<MeasurementSink>,
+    /// The range of Services' addresses; none if Services have none.
+    pub service_range: Option<ServiceRange>,
 }
 
 impl FleetConfig {
@@ -105,6 +108,7 @@ impl FleetConfig {
             node_grace: NODE_GRACE,
             pod_range: DEFAULT_CLUSTER_RANGE,
             measurements: None,
+            service_range: None,
         }
     }
 }
@@ -136,7 +140,10 @@ impl Fleet {
         let fleet = Arc::new(Fleet {
             tokens: JoinTokens::new(client.clone(), &config.namespace),
             admissions: Arc::new(Admissions::new(client.clone(), &config.namespace)),
-            nodes: node::NodeObjects::new(&client, config.pod_range),
+            nodes: node::NodeObjects::new(
+                &client,
+                pod_ranges::PodRanges::new(config.pod_range, config.service_range),
+            ),
             client,
             ca: config.ca,
             version: config.version,

@@ -15,7 +15,6 @@ use resources::admission::is_reserved_node_label;
 use resources::devices::{NodeInventory, inventory};
 use resources::names::{EPHEMERAL_STORAGE, INVENTORY, NODE_LEASES, NVIDIA_GPU};
 use resources::node_conditions::{DEVICES, STRATEGY, VERSION};
-use resources::pod_ranges::Ipv4Range;
 use resources::times::seconds;
 use rpc::agent::v1::Hello;
 use serde_json::{Value, json};
@@ -46,6 +45,8 @@ pub struct NodeDescription {
     max_pods: u32,
     /// Whether its pods have networks of their own.
     pub own_pod_network: bool,
+    /// Whether its agent leads Services' addresses to pods, and answers these pods' questions for names.
+    pub cluster_services: bool,
     /// What pods may not use: thousandths of a CPU, and bytes of memory.
     reserved: (u64, u64),
 }
@@ -103,6 +104,7 @@ impl NodeDescription {
             info,
             max_pods: hello.max_pods,
             own_pod_network: hello.own_pod_network,
+            cluster_services: hello.own_pod_network && hello.cluster_services,
             reserved: (hello.reserved_millicpus, hello.reserved_memory_bytes),
         }
     }
@@ -202,9 +204,9 @@ pub struct NodeObjects {
 
 impl NodeObjects {
     /// Uses the fleet's client.
-    pub fn new(client: &Client, pod_range: Ipv4Range) -> Self {
+    pub fn new(client: &Client, ranges: PodRanges) -> Self {
         NodeObjects {
-            ranges: Arc::new(PodRanges::new(pod_range)),
+            ranges: Arc::new(ranges),
             nodes: Api::all(client.clone()),
             leases: Api::namespaced(client.clone(), NODE_LEASES),
             events: Api::namespaced(client.clone(), resources::node_event::NAMESPACE),
@@ -757,7 +759,7 @@ mod tests {
         });
         let nodes = NodeObjects::new(
             &Client::new(service, "default"),
-            resources::pod_ranges::DEFAULT_CLUSTER_RANGE,
+            PodRanges::new(resources::pod_ranges::DEFAULT_CLUSTER_RANGE, None),
         );
         nodes.renew_lease("n1").await.is_ok()
     }

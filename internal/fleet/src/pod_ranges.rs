@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use resources::pod_ranges::Ipv4Range;
+use resources::services::addresses::ServiceRange;
 use serde_json::{Value, json};
 
 /// Kubernetes' condition of a node whose pods get no network.
@@ -14,15 +15,18 @@ const CONDITION: &str = "NetworkUnavailable";
 pub struct PodRanges {
     /// The range of all pods.
     pub cluster: Ipv4Range,
+    /// The range of Services' addresses; none if Services have none.
+    pub services: Option<ServiceRange>,
     /// One node gets a range at a time.
     pub allotting: tokio::sync::Mutex<()>,
 }
 
 impl PodRanges {
     /// Gives nodes parts of `cluster`.
-    pub fn new(cluster: Ipv4Range) -> PodRanges {
+    pub fn new(cluster: Ipv4Range, services: Option<ServiceRange>) -> PodRanges {
         PodRanges {
             cluster,
+            services,
             allotting: tokio::sync::Mutex::new(()),
         }
     }
@@ -145,14 +149,14 @@ mod tests {
         let b = at("b", Some("10.244.1.0/24"), "192.0.2.2");
         assert_eq!(names(index.put_node(&b)), "a b");
         assert_eq!(names(index.put_node(&b)), "");
-        let network = index.pod_network("a", cluster).unwrap();
+        let network = index.pod_network("a", cluster, None).unwrap();
         assert_eq!(network.node_range, "10.244.0.0/24");
         let routes = network
             .routes
             .iter()
             .map(|route| format!("{} {}", route.range, route.address));
         assert_eq!(routes.collect::<Vec<_>>(), ["10.244.1.0/24 192.0.2.2"]);
-        assert_eq!(index.pod_network("c", cluster), None);
+        assert_eq!(index.pod_network("c", cluster, None), None);
 
         // A pod's name stands for the node's address only where the pod has none of its own.
         let pod = |node: &str, on_host: bool| -> Pod {
@@ -169,6 +173,12 @@ mod tests {
             Some("192.0.2.3")
         );
         assert_eq!(names(index.remove_node("b")), "a");
-        assert!(index.pod_network("a", cluster).unwrap().routes.is_empty());
+        assert!(
+            index
+                .pod_network("a", cluster, None)
+                .unwrap()
+                .routes
+                .is_empty()
+        );
     }
 }

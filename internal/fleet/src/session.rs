@@ -5,6 +5,7 @@
 
 mod pod_network;
 mod registered;
+mod services;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -33,7 +34,7 @@ use tracing::Instrument;
 
 use crate::Fleet;
 use crate::health;
-use crate::hosts;
+use crate::hosts::{self, NameSource};
 use crate::index::node_of;
 use crate::logs::LogSinks;
 use crate::measurements;
@@ -452,9 +453,11 @@ async fn drive(fleet: &Arc<Fleet>, session: &Arc<Session>) {
     let mut sent: BTreeMap<String, Sent> = BTreeMap::new();
     let mut complete = false;
     let mut resolve_at = Instant::now() + AGAIN;
-    let mut network = None;
+    let (mut network, mut services) = (None, None);
     loop {
-        if !pod_network::send(fleet, session, &mut network).await {
+        if !pod_network::send(fleet, session, &mut network).await
+            || !services::send(fleet, session, &mut services).await
+        {
             return;
         }
         let pods = fleet.index.lock().pods_of_node(&session.node);
@@ -552,7 +555,7 @@ async fn assign(
     resolved: Resolved,
 ) -> bool {
     let uid = pod.metadata.uid.clone().unwrap_or_default();
-    let (names_version, hosts) = names_of(fleet, pod);
+    let (names_version, hosts) = names_of(fleet, session, pod);
     let pod_json = match serde_json::to_string(pod.as_ref()) {
         Ok(json) => json,
         Err(error) => {
@@ -586,17 +589,27 @@ async fn assign(
     session.send(message).await
 }
 
-fn names_of(fleet: &Fleet, pod: &Pod) -> (u64, Vec<HostsEntry>) {
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+fn names_of(fleet: &Fleet, session: &Session, pod: &Pod) -> (u64, Vec<HostsEntry>) {
+    let (namespace, gang, source) = scope_of(fleet, session, pod);
     let index = fleet.index.lock();
     (
         index.names_version(namespace),
-        hosts::entries(&index, namespace, hosts::gang_of(pod)),
+        hosts::entries(&index, namespace, gang, source),
     )
 }
 
-/// A namespace and optionally a gang in it: the pods share one hosts file.
-type HostsScope<'a> = (&'a str, Option<&'a str>);
+/// A namespace, optionally a gang in it, and where else pods find names: these pods share one hosts file.
+type HostsScope<'a> = (&'a str, Option<&'a str>, NameSource);
+
+fn scope_of<'a>(fleet: &Fleet, session: &Session, pod: &'a Pod) -> HostsScope<'a> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let serves = session.description.cluster_services && fleet.nodes.ranges.services.is_some();
+    let source = match serves && hosts::asks_dns(pod) {
+        true => NameSource::Dns,
+        false => NameSource::HostsFile,
+    };
+    (namespace, hosts::gang_of(pod), source)
+}
 
 /// Sends the hosts entries that changed, computed once for each gang.
 async fn send_changes(
@@ -622,8 +635,8 @@ async fn send_changes(
             continue;
         }
         let (version, hosts) = computed
-            .entry((namespace, hosts::gang_of(pod)))
-            .or_insert_with(|| names_of(fleet, pod));
+            .entry(scope_of(fleet, session, pod))
+            .or_insert_with(|| names_of(fleet, session, pod));
         entry.names_version = *version;
         if entry.hosts != *hosts {
             entry.hosts.clone_from(hosts);

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::Api;
 use kube::runtime::{WatchStreamExt, watcher};
 use serde::de::DeserializeOwned;
@@ -60,13 +61,21 @@ pub fn spawn(fleet: &Arc<Fleet>) -> Vec<AbortHandle> {
         // The address of a deleted node is harmless.
         retain: |_, _| Touched::default(),
     };
+    let slices = EventHandler::<EndpointSlice> {
+        name: "the fleet's watch of endpoint slices",
+        listed: ListKind::Slices,
+        put: Index::put_slice,
+        remove: |index, key, _| index.remove_slice(key),
+        retain: Index::retain_slices,
+    };
     let any = watcher::Config::default();
     // Sessions do not need pods without a node.
     let bound = any.clone().fields("spec.nodeName!=");
     vec![
         kept(fleet, Api::all(client.clone()), bound, pods),
         kept(fleet, Api::all(client.clone()), any.clone(), services),
-        kept(fleet, Api::all(client), any, nodes),
+        kept(fleet, Api::all(client.clone()), any.clone(), nodes),
+        kept(fleet, Api::all(client), any, slices),
     ]
 }
 

@@ -40,6 +40,16 @@ pub enum NetworkError {
         /// The range of all pods.
         range: String,
     },
+    /// The machine has an address of the Services' range.
+    #[error(
+        "device {device} of this machine has an address of the Services' range {range}; give the server another --service-cidr"
+    )]
+    ServiceRangeInUse {
+        /// The device.
+        device: String,
+        /// The range of Services' addresses.
+        range: String,
+    },
     /// The kernel or a file refused.
     #[error("cannot {what}: {source}")]
     Kernel {

@@ -8,8 +8,8 @@
 //! share a network segment.
 //!
 //! What the agent makes can be told from everything else on the machine: devices named `mp` and eight hexadecimal
-//! digits with an alias `muster:UID`, routes of protocol [`commands::ROUTE_PROTOCOL`], and the nftables table
-//! [`commands::TABLE`].
+//! digits with an alias `muster:UID`, routes of protocol [`commands::ROUTE_PROTOCOL`], and the nftables tables
+//! [`commands::TABLE`] and [`services::TABLE`] (Services' addresses).
 
 mod address_book;
 mod commands;
@@ -17,8 +17,10 @@ mod error;
 mod listing;
 mod namespace;
 mod pod_networks;
+mod services;
 mod tools;
 
 pub use address_book::{AddressBook, AddressesExhausted};
 pub use error::NetworkError;
 pub use pod_networks::{PodNetwork, PodNetworks};
+pub use services::NodeServices;

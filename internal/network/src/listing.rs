@@ -32,6 +32,8 @@ pub(crate) struct Link {
 struct LinkAddress {
     #[serde(default)]
     local: String,
+    #[serde(default)]
+    label: String,
 }
 
 /// A route of the machine.
@@ -60,6 +62,21 @@ impl Link {
             .iter()
             .filter_map(|info| info.local.parse().ok());
         !is_device(&self.ifname) && addresses.into_iter().any(|address| range.contains(address))
+    }
+
+    /// Whether it has an address of the range without a label.
+    pub fn has_other_address_of(&self, range: Ipv4Range, label: &str) -> bool {
+        let mut others = self.addr_info.iter().filter(|info| info.label != label);
+        others.any(|info| info.local.parse().is_ok_and(|local| range.contains(local)))
+    }
+
+    /// Its addresses with a label.
+    pub fn labelled<'a>(&'a self, label: &'a str) -> impl Iterator<Item = &'a str> {
+        let with_label = self
+            .addr_info
+            .iter()
+            .filter(move |info| info.label == label);
+        with_label.map(|info| info.local.as_str())
     }
 
     fn has(&self, flag: &str) -> bool {

@@ -290,6 +290,7 @@ impl PodNetworks {
         if !gives && empty {
             self.set_routes(&BTreeMap::new())?;
             self.tools.nft(&commands::no_rules())?;
+            crate::services::clear(&self.tools)?;
             durable::remove(&self.directory.join(BOOK))?;
             *self.book.lock() = None;
         }

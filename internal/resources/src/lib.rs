@@ -42,6 +42,7 @@ pub mod release;
 pub mod report;
 pub mod schedule;
 pub mod selector;
+pub mod services;
 pub mod span;
 pub mod splitmix;
 pub mod syntax;

@@ -105,6 +105,15 @@ impl Ipv4Range {
         if !(SHORTEST_PREFIX..=NODE_PREFIX).contains(&range.prefix) {
             return Err(RangeError::Prefix);
         }
+        if range.is_reserved() {
+            return Err(RangeError::Reserved);
+        }
+        Ok(range)
+    }
+
+    /// Whether some of its addresses have another meaning than that of a machine: loopback, link-local, multicast.
+    #[must_use]
+    pub fn is_reserved(self) -> bool {
         let reserved = [
             (Ipv4Addr::new(0, 0, 0, 0), 8),
             (Ipv4Addr::new(127, 0, 0, 0), 8),
@@ -114,10 +123,7 @@ impl Ipv4Range {
         let mut reserved = reserved
             .map(|(first, prefix)| Ipv4Range { first, prefix })
             .into_iter();
-        if reserved.any(|other| range.overlaps(other)) {
-            return Err(RangeError::Reserved);
-        }
-        Ok(range)
+        reserved.any(|other| self.overlaps(other))
     }
 
     /// The range of a node in this range of all pods: the one that the node `had`, if no other node has it, else the

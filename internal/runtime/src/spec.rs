@@ -127,6 +127,10 @@ pub struct ContainerSpec {
     /// ([`crate::volumes::write_in_place`]) and running containers see the change.
     #[serde(default)]
     pub hosts_file: Option<PathBuf>,
+    /// A file bound over `/etc/resolv.conf` of a process; absent: it sees the node's. Containers of a container runtime
+    /// have the runtime's.
+    #[serde(default)]
+    pub resolv_conf: Option<PathBuf>,
     /// Bounds on what it may use.
     #[serde(default)]
     pub limits: ResourceLimits,
@@ -182,6 +186,7 @@ impl ContainerSpec {
             network: None,
             hostname: None,
             hosts_file: None,
+            resolv_conf: None,
             limits: ResourceLimits::default(),
             devices: DevicePolicy::default(),
             user: ProcessUser::default(),

@@ -1,9 +1,11 @@
 //! Options that exclude or need each other. clap cannot hold that against values of configuration files, which are
 //! defaults to it, so that each start and `muster config check` compare the parsed options.
 
+use resources::services::addresses::ServiceRangeError;
+
 use super::machine::{AgentEngine, DevicesBy, KubeletAgent};
 use super::tls::TlsOptionError;
-use super::{Command, ServerEngine};
+use super::{Command, ServerEngine, ServerOptions};
 
 /// Options that do not fit together.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -11,6 +13,9 @@ pub enum CombinationError {
     /// Options of the server's certificate.
     #[error(transparent)]
     Tls(#[from] TlsOptionError),
+    /// Services and pods with the same addresses.
+    #[error("--service-cidr: {0}")]
+    ServiceRange(#[from] ServiceRangeError),
     /// An option of the device plugin with claims.
     #[error(
         "--devices dra: --{0} is the device plugin's; claims get whole GPUs and slices by CDI, each for one claim: leave it out, or use --devices plugin"
@@ -48,9 +53,9 @@ impl Command {
     /// Two exclude each other, or one needs another.
     pub fn check_combinations(&self) -> Result<(), CombinationError> {
         match self {
-            Command::Up(up) => Ok(up.server.tls.source().map(drop)?),
+            Command::Up(up) => of_server(&up.server_options()),
             Command::Server(server) => match &server.engine {
-                None => Ok(server.server.tls.source().map(drop)?),
+                None => of_server(&server.server),
                 Some(ServerEngine::Kubernetes(_)) => Ok(()),
             },
             Command::Agent(agent) => match &agent.engine {
@@ -60,6 +65,11 @@ impl Command {
             _ => Ok(()),
         }
     }
+}
+
+fn of_server(options: &ServerOptions) -> Result<(), CombinationError> {
+    options.tls.source()?;
+    Ok(options.check_ranges()?)
 }
 
 fn of_kubelet(options: &KubeletAgent) -> Result<(), CombinationError> {
@@ -165,5 +175,16 @@ mod tests {
             assert!(why.contains("the option needs --tls-key too"), "{why}");
         }
         assert_eq!(checked("muster server kubernetes"), Ok(()));
+        let fine = "muster server --service-cidr=10.96.0.0/16 --pod-cidr=10.244.0.0/16";
+        assert_eq!(checked(fine), Ok(()));
+        for command in [
+            "server --service-cidr=10.244.7.0/24",
+            "up --service-cidr=10.0.0.0/12 --pod-cidr=10.8.0.0/16",
+            "up --pod-network=own --pod-cidr=10.96.0.0/16",
+        ] {
+            let why = checked(&format!("muster {command}")).unwrap_err();
+            assert!(why.contains("overlaps --pod-cidr"), "{command}: {why}");
+            assert!(why.starts_with("--service-cidr: "), "{command}: {why}");
+        }
     }
 }

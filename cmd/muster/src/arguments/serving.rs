@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
-use resources::pod_ranges::Ipv4Range;
+use resources::pod_ranges::{DEFAULT_CLUSTER_RANGE, Ipv4Range};
+use resources::services::addresses::{ServiceRange, ServiceRangeError, USUAL_RANGE};
 use telemetry::LogFormat;
 
 use super::audit::AUDIT;
@@ -14,6 +15,7 @@ use super::configuration::ConfigurationOptions;
 use super::machine::{MachineOptions, PodOptions};
 use super::option_error::ServerOptionError;
 use super::pod_security::POD_SECURITY;
+use super::tenancy::PodNetwork;
 use super::tls::TlsOptions;
 
 /// The server's default listen address.
@@ -110,6 +112,19 @@ pub struct Up {
     pub log: LogOptions,
     #[command(flatten)]
     pub configuration: ConfigurationOptions,
+}
+
+impl Up {
+    /// The server's options. Where pods have addresses, Services have some too: the agent is on the same machine.
+    pub fn server_options(&self) -> ServerOptions {
+        let mut options = self.server.clone();
+        if self.pods.tenancy.pod_network == Some(PodNetwork::Own) {
+            options.service_cidr = options
+                .service_cidr
+                .or(ServiceRange::parse(USUAL_RANGE).ok());
+        }
+        options
+    }
 }
 
 #[derive(Args, Debug)]
@@ -226,6 +241,11 @@ pub struct ServerOptions {
     /// may have an address in it [default: 10.244.0.0/16]
     #[arg(long, value_name = "RANGE", value_parser = Ipv4Range::cluster)]
     pub pod_cidr: Option<Ipv4Range>,
+    /// IPv4 range of Services' addresses, as 10.96.0.0/16; nodes with --pod-network own lead them to pods, and have a
+    /// DNS server at the range's tenth address. No machine may have an address in it [default: none, Services have no
+    /// address; with muster up --pod-network own: 10.96.0.0/16]
+    #[arg(long, value_name = "RANGE", value_parser = ServiceRange::parse)]
+    pub service_cidr: Option<ServiceRange>,
     /// Receivers of alerts: webhooks, Slack and Alertmanager, in TOML, see below; read at the start [default: none]
     #[arg(long, env = "MUSTER_ALERT_RECEIVERS", value_name = "FILE")]
     pub alert_receivers: Option<PathBuf>,
@@ -276,6 +296,24 @@ fn backups(text: &str) -> Result<usize, ServerOptionError> {
 }
 
 impl ServerOptions {
+    /// The range of the addresses of pods.
+    pub fn pod_range(&self) -> Ipv4Range {
+        self.pod_cidr.unwrap_or(DEFAULT_CLUSTER_RANGE)
+    }
+
+    /// Checks that pods and Services have different addresses.
+    ///
+    /// # Errors
+    /// The ranges overlap.
+    pub fn check_ranges(&self) -> Result<(), ServiceRangeError> {
+        let pods = self.pod_range();
+        let overlaps = |services: &ServiceRange| services.range().overlaps(pods);
+        match self.service_cidr.filter(overlaps) {
+            None => Ok(()),
+            Some(_) => Err(ServiceRangeError::OfPods(pods)),
+        }
+    }
+
     /// How long a node may be out of contact before its pods are declared lost.
     pub fn node_grace(&self) -> Duration {
         self.node_grace.map_or(NODE_GRACE, Duration::from_secs)

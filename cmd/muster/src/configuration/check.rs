@@ -391,7 +391,7 @@ mod tests {
             ),
             (
                 "[server]\nnode-grace = 2\n",
-                &["f.toml:2: server.node-grace = 2: invalid value: 2 is not in 3.."],
+                &["f.toml:2: server.node-grace = 2: invalid value: 2 is not in 10.."],
             ),
             (
                 "[server]\nadvertise = \"a\"\n",

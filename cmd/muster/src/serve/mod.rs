@@ -83,7 +83,7 @@ pub async fn up(global: &Global, arguments: &Up) -> Result<CommandOutcome> {
     let stop = signals::stop()?;
     process::keep_files_private();
     let layout = layout::FileLayout::open(&data(global))?;
-    let mut server = server::RunningServer::start(&layout, &arguments.server).await?;
+    let mut server = server::RunningServer::start(&layout, &arguments.server_options()).await?;
     // An invalid option of the agent is reported before the server counts as up.
     let config = machine::beside(&server, &layout, &arguments.machine, &arguments.pods)?;
     ready::announce(&server, &layout);

@@ -13,7 +13,6 @@ use axum::middleware::from_fn_with_state;
 use fleet::{CertificateAuthority, Fleet, FleetConfig};
 use identity::{Identity, Options};
 use resources::access::Caller;
-use resources::pod_ranges::DEFAULT_CLUSTER_RANGE;
 use supervisor::Supervisor;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -64,6 +63,7 @@ impl RunningServer {
         let receivers = alerting::receivers(options.alert_receivers.as_deref())?;
         let mut api_config = ApiConfig {
             pod_security: pod_security::config(options)?,
+            service_range: options.service_cidr,
             ..ApiConfig::default()
         };
         let socket = TcpListener::bind(options.listen).await.with_context(|| {
@@ -102,7 +102,8 @@ impl RunningServer {
             FleetConfig {
                 rollout_file: Some(layout.rollout()),
                 node_grace: options.node_grace(),
-                pod_range: options.pod_cidr.unwrap_or(DEFAULT_CLUSTER_RANGE),
+                pod_range: options.pod_range(),
+                service_range: options.service_cidr,
                 measurements: Some(measurements),
                 ..FleetConfig::new(ca.clone())
             },

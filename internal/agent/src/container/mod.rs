@@ -49,6 +49,8 @@ pub struct Parts<'a> {
     pub places: &'a VolumePaths,
     /// The pod's hosts file.
     pub hosts_file: &'a Path,
+    /// The pod's `resolv.conf`; none if it has the node's.
+    pub resolv_conf: Option<&'a Path>,
     /// The file for the container's termination message.
     pub message_file: &'a Path,
     /// The file of the pod's network namespace; none of a pod in the node's network.
@@ -137,6 +139,7 @@ pub fn describe(parts: &Parts, attempt: u32) -> Result<ContainerSpec, ContainerE
     spec.network = parts.network.map(Path::to_owned);
     spec.hostname = Some(hostname(pod, parts.node));
     spec.hosts_file = Some(parts.hosts_file.to_owned());
+    spec.resolv_conf = parts.resolv_conf.map(Path::to_owned);
     spec.limits = limits(container)?;
     if owner.is_some() {
         spec.limits.pids_max = Some(parts.bounds.processes);

@@ -30,6 +30,7 @@ impl Worker {
             .ok_or_else(|| ContainerError::Unknown(name.to_owned()))?;
         let empty = VolumePaths::new();
         let machine = self.node.machine_now();
+        let resolv_conf = self.own_resolvers.then(|| self.dir.resolv_conf());
         let parts = Parts {
             pod: &self.pod,
             container,
@@ -38,6 +39,7 @@ impl Worker {
             machine: &machine,
             places: self.places.as_ref().unwrap_or(&empty),
             hosts_file: &self.dir.hosts(),
+            resolv_conf: resolv_conf.as_deref(),
             network: (self.network.as_ref()).map(|network| network.namespace.as_path()),
             message_file: &self.dir.message(name, attempt),
             log: self.node.logs.path(

@@ -23,6 +23,7 @@ mod pod_security;
 mod quotas;
 mod reserved;
 mod scaling;
+mod services;
 mod tables;
 mod through_kube;
 mod tokens;

@@ -15,8 +15,9 @@ pub(super) async fn send(
     if !session.description.own_pod_network {
         return true;
     }
-    let cluster = fleet.nodes.ranges.cluster;
-    let now = fleet.index.lock().pod_network(&session.node, cluster);
+    let ranges = &fleet.nodes.ranges;
+    let (cluster, services) = (ranges.cluster, ranges.services);
+    let now = (fleet.index.lock()).pod_network(&session.node, cluster, services);
     let Some(network) = now.filter(|network| sent.as_ref() != Some(network)) else {
         return true;
     };

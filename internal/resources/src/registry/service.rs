@@ -1,5 +1,5 @@
-//! Service: a name for pods. In the embedded engine, names resolve through the pods' hosts files, so there is no
-//! virtual address to allocate: `clusterIP` is `None` unless the manifest sets it.
+//! Service: a name for pods, and an address if the server gives Services addresses
+//! ([`crate::services::addresses`]).
 
 use std::collections::BTreeSet;
 
@@ -13,6 +13,10 @@ use crate::json;
 use crate::syntax;
 
 const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
+
+/// Kubernetes' default of the time for which a client stays with an endpoint, and its greatest value, in seconds.
+const AFFINITY_SECONDS: i64 = 10_800;
+const AFFINITY_SECONDS_MAX: i64 = 86_400;
 
 const COLUMNS: &[TableColumn] = &[
     NAME,
@@ -66,7 +70,7 @@ pub(super) const KIND: Kind = Kind {
     default,
     validate,
     validate_status: |new, _| meta::conditions(new),
-    prepare: |new, old| meta::with_status(new, old, json!({ "loadBalancer": {} })),
+    prepare,
     columns: COLUMNS,
     fields: &[
         ("spec.clusterIP", |s| {
@@ -95,12 +99,73 @@ fn default(service: &mut Value) {
     if json::text(spec, &["type"]) == "ExternalName" {
         return;
     }
-    json::fill_text(spec, "clusterIP", "None");
-    let address = json::at(spec, &["clusterIP"]).clone();
-    json::fill(spec, "clusterIPs", json!([address]));
+    if json::text(spec, &["sessionAffinity"]) == "ClientIP" {
+        if let Some(config) = json::object(spec, "sessionAffinityConfig")
+            && let Some(client) = json::object(config, "clientIP")
+        {
+            json::fill_number(client, "timeoutSeconds", AFFINITY_SECONDS);
+        }
+    } else if let Some(spec) = spec.as_object_mut() {
+        spec.remove("sessionAffinityConfig");
+    }
+    if matches!(json::text(spec, &["type"]), "NodePort" | "LoadBalancer") {
+        json::fill_text(spec, "externalTrafficPolicy", "Cluster");
+    }
+    let address = json::text(spec, &["clusterIP"]).to_owned();
+    if !address.is_empty() {
+        json::fill(spec, "clusterIPs", json!([address]));
+    }
     json::fill(spec, "ipFamilies", json!(["IPv4"]));
     json::fill_text(spec, "ipFamilyPolicy", "SingleStack");
     json::fill_text(spec, "internalTrafficPolicy", "Cluster");
+}
+
+/// Keeps what the server gave the Service, where the change does not name it, and drops what belongs to its former type.
+fn prepare(new: &mut Value, old: Option<&Value>) {
+    meta::with_status(new, old, json!({ "loadBalancer": {} }));
+    let Some(old) = old else { return };
+    let is = |service: &Value, kind: &str| json::text(service, &["spec", "type"]) == kind;
+    let with_ports = |service: &Value| is(service, "NodePort") || is(service, "LoadBalancer");
+    let (had_ports, has_ports) = (with_ports(old), with_ports(new));
+    let by_name = is(new, "ExternalName");
+    let old_ports = json::items(old, &["spec", "ports"]);
+    let Some(spec) = new.get_mut("spec").filter(|spec| spec.is_object()) else {
+        return;
+    };
+    let (had, has) = (
+        json::text(old, &["spec", "clusterIP"]),
+        json::text(spec, &["clusterIP"]).to_owned(),
+    );
+    if let Some(spec) = spec.as_object_mut() {
+        if by_name && has == had {
+            spec.remove("clusterIP");
+            spec.remove("clusterIPs");
+        } else if !by_name && has.is_empty() && !had.is_empty() {
+            spec.insert("clusterIP".to_owned(), had.into());
+            spec.insert("clusterIPs".to_owned(), json!([had]));
+        }
+    }
+    let key = |port: &Value| {
+        let number = json::int(port, &["port"]);
+        (number, json::text(port, &["protocol"]).to_owned())
+    };
+    for port in json::list(spec, "ports") {
+        let number = json::int(port, &["nodePort"]).unwrap_or(0);
+        let before = old_ports.iter().find(|one| key(one) == key(port));
+        let before = before.and_then(|one| json::int(one, &["nodePort"]));
+        let Some(port) = port.as_object_mut() else {
+            continue;
+        };
+        match before {
+            Some(before) if had_ports && has_ports && number == 0 => {
+                port.insert("nodePort".to_owned(), before.into());
+            }
+            Some(before) if had_ports && !has_ports && number == before => {
+                port.remove("nodePort");
+            }
+            _ => {}
+        }
+    }
 }
 
 fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
@@ -135,12 +200,90 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
             detail,
         ));
     }
+    address_kept(new, old, &path, &mut errors);
+    affinity(spec, &path, &mut errors);
     ports(
         json::items(spec, &["ports"]),
         &path.child("ports"),
         &mut errors,
     );
+    node_ports(spec, &path.child("ports"), &mut errors);
     errors
+}
+
+/// A Service keeps its address, unless it gets or loses the type ExternalName.
+fn address_kept(new: &Value, old: Option<&Value>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let by_name = |service: &Value| json::text(service, &["spec", "type"]) == "ExternalName";
+    let address = json::text(new, &["spec", "clusterIP"]);
+    let list = json::items(new, &["spec", "clusterIPs"]);
+    let at = path.child("clusterIPs");
+    if by_name(new) {
+        if !address.is_empty() {
+            let detail = "may not be set for ExternalName services";
+            errors.push(FieldError::forbidden(&path.child("clusterIP"), detail));
+        }
+        return;
+    }
+    if let Some(first) = list.first().and_then(Value::as_str)
+        && first != address
+    {
+        let detail = "first value must match `clusterIP`";
+        errors.push(FieldError::invalid(&at.index(0), json!(list), detail));
+    }
+    if list.len() > 1 {
+        let detail = "may only hold one address: the server has one range of addresses";
+        errors.push(FieldError::invalid(&at, json!(list), detail));
+    }
+    let Some(old) = old.filter(|old| !by_name(old)) else {
+        return;
+    };
+    let had = json::text(old, &["spec", "clusterIP"]);
+    if !had.is_empty() && address != had {
+        let detail = "may not change once set";
+        errors.push(FieldError::invalid(&at.index(0), json!([address]), detail));
+    }
+}
+
+fn affinity(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let at = path.child("sessionAffinityConfig");
+    let config = json::at(spec, &["sessionAffinityConfig"]);
+    if config.is_null() {
+        return;
+    }
+    if json::text(spec, &["sessionAffinity"]) != "ClientIP" {
+        let detail = "must not be set when session affinity is None";
+        errors.push(FieldError::forbidden(&at, detail));
+        return;
+    }
+    let seconds = json::int(config, &["clientIP", "timeoutSeconds"]).unwrap_or(AFFINITY_SECONDS);
+    if !(1..=AFFINITY_SECONDS_MAX).contains(&seconds) {
+        let detail = format!("must be greater than 0 and less than {AFFINITY_SECONDS_MAX}");
+        let at = at.child("clientIP");
+        errors.push(FieldError::invalid(
+            &at.child("timeoutSeconds"),
+            seconds,
+            detail,
+        ));
+    }
+}
+
+fn node_ports(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let kind = json::text(spec, &["type"]);
+    let mut used = BTreeSet::new();
+    for (i, port) in json::items(spec, &["ports"]).iter().enumerate() {
+        let number = json::int(port, &["nodePort"]).unwrap_or(0);
+        if number == 0 {
+            continue;
+        }
+        let path = path.index(i);
+        let at = path.child("nodePort");
+        if !matches!(kind, "NodePort" | "LoadBalancer") {
+            let detail = format!("may not be used when `type` is '{kind}'");
+            errors.push(FieldError::forbidden(&at, detail));
+        } else if !used.insert((number, json::text(port, &["protocol"]))) {
+            errors.push(FieldError::duplicate(&at, number));
+        }
+    }
 }
 
 fn ports(ports: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {

@@ -389,7 +389,7 @@ fn a_pod_group_waits_in_the_default_queue() {
 }
 
 #[test]
-fn a_service_has_no_address_of_its_own() {
+fn a_service_gets_its_address_when_it_is_written() {
     let services = kind("", "v1", "services");
     let (service, errors) = create(
         services,
@@ -398,7 +398,7 @@ fn a_service_has_no_address_of_its_own() {
     assert!(errors.is_empty(), "{errors:?}");
     assert_eq!(
         (&service["spec"]["clusterIP"], &service["spec"]["type"]),
-        (&json!("None"), &json!("ClusterIP"))
+        (&json!(null), &json!("ClusterIP"))
     );
     assert_eq!(
         service["spec"]["ports"],

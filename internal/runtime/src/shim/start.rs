@@ -337,6 +337,9 @@ fn view(
     if let Some(hosts) = &spec.hosts_file {
         over(hosts, "/etc/hosts");
     }
+    if let Some(file) = &spec.resolv_conf {
+        over(file, "/etc/resolv.conf");
+    }
     if let Some(hostname) = &spec.hostname {
         let file = dir.join(HOSTNAME_FILE);
         fs::write(&file, format!("{hostname}\n"))
