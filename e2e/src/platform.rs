@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use crate::mounts::Mounts;
 use crate::network::NodeNamespace;
 use crate::ports::free_address;
 use crate::{eventually, kubectl, muster};
@@ -381,6 +382,26 @@ impl Platform {
         let inside = inside.map(|inside| ["ip", "netns", "exec", &inside.name].map(str::to_owned));
         let inside = inside.map_or_else(Vec::new, |words| words.to_vec());
         self.agent_by(name, inside, environment, arguments)
+    }
+
+    /// An agent in this mount namespace, with the stand-in for the GPU driver's library and the machine that it describes.
+    pub fn agent_with_gpus(
+        &self,
+        name: &str,
+        mounts: &Mounts,
+        library: &Path,
+        machine: &Path,
+    ) -> Agent {
+        let environment = [
+            ("LD_LIBRARY_PATH", library),
+            ("MUSTER_NVML_MACHINE", machine),
+        ];
+        let inside = vec![
+            "nsenter".to_owned(),
+            format!("--mount={}", mounts.file().display()),
+        ];
+        let arguments = ["--metrics", "off", "--kmsg", "off"];
+        self.agent_by(name, inside, &environment, &arguments)
     }
 
     /// Like `agent`, run by a wrapper command with these words.

@@ -398,16 +398,7 @@ fn a_pod_with_a_gpu_opens_that_one_and_no_other() {
     let machine = repository().join("packaging/examples/machines/4x-h100.toml");
     let library = directory.path().join("library");
     nvml_standin(&library);
-    let environment: [(&str, &Path); 2] = [
-        ("LD_LIBRARY_PATH", &library),
-        ("MUSTER_NVML_MACHINE", &machine),
-    ];
-    let inside = vec![
-        "nsenter".to_owned(),
-        format!("--mount={}", mounts.file().display()),
-    ];
-    let arguments = ["--metrics", "off", "--kmsg", "off"];
-    let _agent = platform.agent_by("gpus", inside, &environment, &arguments);
+    let _agent = platform.agent_with_gpus("gpus", &mounts, &library, &machine);
     platform.await_nodes(1);
     let script = "echo own $CUDA_VISIBLE_DEVICES; for n in 0 1 2 3; do \
                   error=$(cat /dev/nvidia$n 2>&1) && echo opened $n; \

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::path::Path;
 use std::time::Duration;
 
 use e2e::{Mounts, Platform, device_files, eventually, nvml_standin};
@@ -77,16 +76,7 @@ fn known_utilisation_is_kept_shown_and_counted_although_the_server_is_killed() {
     nvml_standin(&library);
     std::fs::write(&machine, MACHINE).unwrap();
     let mut platform = Platform::server(&[]);
-    let environment: [(&str, &Path); 2] = [
-        ("LD_LIBRARY_PATH", &library),
-        ("MUSTER_NVML_MACHINE", &machine),
-    ];
-    let inside = vec![
-        "nsenter".to_owned(),
-        format!("--mount={}", mounts.file().display()),
-    ];
-    let arguments = ["--metrics", "off", "--kmsg", "off"];
-    let _agent = platform.agent_by("gpus", inside, &environment, &arguments);
+    let _agent = platform.agent_with_gpus("gpus", &mounts, &library, &machine);
     platform.await_nodes(1);
     for name in ["one", "two"] {
         platform.apply(&pod(name));

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use e2e::{Agent, Network, NodeNamespace, Platform, eventually, kubectl, run};
+use e2e::{NodeNamespace, Platform, eventually, kubectl, run, two_nodes};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(90);
@@ -17,24 +17,6 @@ const SOON: Duration = Duration::from_secs(90);
 const JOB: Duration = Duration::from_secs(240);
 /// The port of all pods: without an address of its own no process of a pod could listen on it.
 const PORT: u16 = 80;
-
-/// A server on the bridge and two agents that give pods addresses.
-fn two_nodes() -> (Network, Platform, Vec<Agent>) {
-    let network = Network::new(2);
-    let port = {
-        let free = TcpListener::bind((network.host().as_str(), 0)).unwrap();
-        free.local_addr().unwrap().port()
-    };
-    let listen = format!("{}:{port}", network.host());
-    let platform = Platform::server_on(&listen, &["--pod-cidr", "10.250.0.0/16"]);
-    let agents = network.nodes.iter().enumerate().map(|(i, node)| {
-        let arguments = ["--node-address", &node.address, "--pod-network", "own"];
-        platform.agent(&format!("node-{i}"), Some(node), &arguments)
-    });
-    let agents = agents.collect();
-    platform.await_nodes(2);
-    (network, platform, agents)
-}
 
 /// A pod with a web server that answers with the pod's name, checked by all kinds of probes.
 fn web(name: &str, node: &str, more: Value) -> String {
@@ -87,7 +69,7 @@ fn devices(node: &NodeNamespace) -> usize {
 
 #[test]
 fn pods_have_addresses_of_their_own_on_two_nodes() {
-    let (network, platform, mut agents) = two_nodes();
+    let (network, platform, mut agents) = two_nodes(&[]);
     platform
         .kubectl(&[
             "label",
@@ -196,7 +178,7 @@ fn forwarded(platform: &Platform, pod: &str) {
 
 #[test]
 fn a_distributed_job_runs_to_its_end_across_the_nodes() {
-    let (_network, platform, _agents) = two_nodes();
+    let (_network, platform, _agents) = two_nodes(&[]);
     let script = "import os, socket, torch, torch.distributed as dist\n\
         dist.init_process_group('gloo')\n\
         total = torch.tensor([float(dist.get_rank() + 1)])\n\

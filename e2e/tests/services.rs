@@ -4,11 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeSet;
-use std::net::TcpListener;
 use std::process::Command;
 use std::time::Duration;
 
-use e2e::{Agent, Network, Platform, eventually, run};
+use e2e::{Network, Platform, eventually, run, two_nodes};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(90);
@@ -17,25 +16,6 @@ const PORT: u16 = 8080;
 /// The range of Services' addresses; the nodes of tests have addresses in the usual one.
 const SERVICES: &str = "10.251.0.0/16";
 const DNS: &str = "10.251.0.10";
-
-/// A server on the bridge and two agents that give pods addresses.
-fn two_nodes() -> (Network, Platform, Vec<Agent>) {
-    let network = Network::new(2);
-    let port = {
-        let free = TcpListener::bind((network.host().as_str(), 0)).unwrap();
-        free.local_addr().unwrap().port()
-    };
-    let listen = format!("{}:{port}", network.host());
-    let ranges = ["--pod-cidr", "10.250.0.0/16", "--service-cidr", SERVICES];
-    let platform = Platform::server_on(&listen, &ranges);
-    let agents = network.nodes.iter().enumerate().map(|(i, node)| {
-        let arguments = ["--node-address", &node.address, "--pod-network", "own"];
-        platform.agent(&format!("node-{i}"), Some(node), &arguments)
-    });
-    let agents = agents.collect();
-    platform.await_nodes(2);
-    (network, platform, agents)
-}
 
 /// A pod with a web server that answers with the pod's name.
 fn web(name: &str, node: &str, app: &str) -> String {
@@ -129,7 +109,7 @@ fn table(network: &Network, node: usize) -> String {
 
 #[test]
 fn services_lead_to_pods_of_both_nodes_by_name_address_and_node_port() {
-    let (network, platform, mut agents) = two_nodes();
+    let (network, platform, mut agents) = two_nodes(&["--service-cidr", SERVICES]);
     for (name, node) in [("a", "node-0"), ("b", "node-1")] {
         platform.apply(&web(name, node, "web"));
     }

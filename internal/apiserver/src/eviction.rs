@@ -79,7 +79,7 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Fa
 
 /// The reason and message of the pod's condition: the scheduler's, if it is a component of Muster that asks and its
 /// request names it, else Kubernetes'. From others the annotation is ignored: what the platform did is not charged to a
-/// job, and nobody else may have that said of an eviction.
+/// job, and no user may claim that for an eviction.
 fn cause(eviction: &Value, component: bool) -> (&'static str, String) {
     let said = eviction["metadata"]["annotations"][EVICTION_REASON].as_str();
     match said {

@@ -1,4 +1,4 @@
-//! What agents measure, on its way to whoever keeps it: within bounds, and only about the node's own pods. It keeps
+//! What agents measure, on its way to the history that keeps it: within bounds, and only about the node's own pods. It keeps
 //! nothing itself.
 
 use jiff::Timestamp;

@@ -34,7 +34,7 @@ pub struct GpuTime {
 }
 
 impl GpuTime {
-    /// How long nobody could measure: what is neither active nor idle.
+    /// How long no agent measured: what is neither active nor idle.
     pub fn unmeasured(self) -> i64 {
         self.allocated - self.active - self.idle
     }

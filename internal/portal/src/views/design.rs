@@ -27,7 +27,7 @@ struct Design {
     chart: Chart,
 }
 
-/// A chart of numbers that nobody measured, with a gap.
+/// A chart of made-up numbers, with a gap.
 fn chart(now: Timestamp) -> Chart {
     let to = now.as_second();
     let steps = (0..60).filter(|step| !(38..44).contains(step));
