@@ -283,6 +283,66 @@ fn files_are_served_by_their_name_and_replaced_under_load_while_an_agent_and_a_p
 }
 
 #[test]
+fn sighup_takes_another_source_of_the_certificate_and_refuses_one_that_is_unusable() {
+    let keys = Keys::new();
+    keys.issue("first", NAME, "first", "-days 30");
+    let file = keys.path("muster.toml");
+    let configure = |settings: &[(&str, &str)]| {
+        let lines: String = settings
+            .iter()
+            .map(|(key, value)| format!("{key} = \"{value}\"\n"))
+            .collect();
+        std::fs::write(&file, format!("[server]\n{lines}")).expect("the configuration");
+    };
+    configure(&[]);
+    let path = file.display().to_string();
+    let platform = Platform::server(&["--config", &path, "--advertise", NAME]);
+    let (listen, pid) = (&platform.listen, platform.pid());
+    let issuer = || by_name(listen);
+    let becomes = |what: &str, part: &str| {
+        hang_up(pid);
+        eventually(what, SOON, || issuer().contains(part).then_some(()));
+    };
+    assert!(issuer().contains("CN=muster certificate authority"));
+
+    let [certificate, key, ca, ca_key] =
+        ["first.pem", "first.key", "ca.pem", "ca.key"].map(|file| keys.text(file));
+    let files = [("tls-cert", certificate.as_str()), ("tls-key", &key)];
+    let authority = [("tls-ca-cert", ca.as_str()), ("tls-ca-key", &ca_key)];
+    configure(&files);
+    becomes("the files are served", "CN=first");
+    configure(&authority);
+    becomes("the own CA's certificate is served", "CN=ca of the site");
+    assert!(!issuer().contains("CN=first"));
+
+    // What a start would refuse is refused with the same reason, and the source in use stays.
+    for (settings, reason) in [
+        (
+            [files, authority].concat(),
+            "--tls-cert, --tls-ca-cert: the certificate has one source; keep one of them",
+        ),
+        (
+            vec![("tls-cert", "/none.pem"), ("tls-key", "/none.key")],
+            "/none.pem: the file cannot be read",
+        ),
+        (vec![("tls-certt", "x")], "unknown key"),
+    ] {
+        configure(&settings);
+        hang_up(pid);
+        eventually(reason, SOON, || {
+            platform.logged().contains(reason).then_some(())
+        });
+        assert!(issuer().contains("CN=ca of the site"), "{reason}");
+    }
+    configure(&[]);
+    becomes(
+        "the server's own CA alone is left",
+        "CN=muster certificate authority",
+    );
+    assert_eq!(platform.pid(), pid);
+}
+
+#[test]
 fn unusable_options_and_files_are_refused_at_the_start_and_by_config_check() {
     let keys = Keys::new();
     keys.issue("good", NAME, "good", "-days 30");

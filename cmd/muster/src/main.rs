@@ -75,8 +75,22 @@ fn main() -> ExitCode {
 
 async fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     match arguments.command {
-        Command::Up(up) => serve::up(&arguments.global, &up).await,
-        Command::Server(server) => serve::server(&arguments.global, *server).await,
+        Command::Up(up) => {
+            serve::up(
+                &arguments.global,
+                &up,
+                configuration::tls_options_of_process,
+            )
+            .await
+        }
+        Command::Server(server) => {
+            serve::server(
+                &arguments.global,
+                *server,
+                configuration::tls_options_of_process,
+            )
+            .await
+        }
         Command::Agent(agent) => serve::agent(&arguments.global, *agent).await,
         Command::Client(cli::Command::Upgrade(UpgradeCommand::Rollback)) => {
             serve::rollback(&arguments.global)

@@ -64,6 +64,18 @@ pub enum TlsSource {
     Acme(AcmeSettings),
 }
 
+impl TlsSource {
+    /// What the log calls it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            TlsSource::Own => "Muster's own CA",
+            TlsSource::Files(_) => "files (tls-cert)",
+            TlsSource::Authority(_) => "your CA (tls-ca-cert)",
+            TlsSource::Acme(_) => "ACME",
+        }
+    }
+}
+
 /// A certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyFiles {

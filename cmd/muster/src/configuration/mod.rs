@@ -28,7 +28,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _};
 use cli::ExitCause;
 
-use crate::arguments::{Arguments, Command, ConfigCommand, Section, words_of_process};
+use crate::arguments::{Arguments, Command, ConfigCommand, Section, TlsOptions, words_of_process};
 use crate::serve;
 use check::{CheckedConfiguration, Settings};
 use file::ConfigurationFileError;
@@ -57,6 +57,27 @@ pub fn arguments_of_process() -> Result<Arguments, ConfigurationFileError> {
     let arguments = parsed(command, &words).unwrap_or_else(|error| error.exit());
     arguments.command.check_combinations()?;
     Ok(arguments)
+}
+
+/// Reads the options of the server's certificate as a start of this process would take them now, from its command line,
+/// its environment and the files.
+///
+/// # Errors
+/// A file cannot be read, or is invalid; or the process is no server.
+pub fn tls_options_of_process() -> anyhow::Result<TlsOptions> {
+    let words = words_of_process();
+    let arguments = parsed(without_requirements(Arguments::command()), &words)?;
+    let Some((section, path)) = arguments.command.configuration() else {
+        anyhow::bail!("this command reads no configuration files");
+    };
+    let command = with_settings(Arguments::command(), section, &settings(path)?);
+    let arguments = parsed(command, &words)?;
+    arguments.command.check_combinations()?;
+    match arguments.command {
+        Command::Server(server) => Ok(server.server.tls),
+        Command::Up(up) => Ok(up.server.tls),
+        _ => anyhow::bail!("this command serves no certificate"),
+    }
 }
 
 /// Runs a command of `muster config`.

@@ -47,23 +47,32 @@ use crate::arguments::{
 pub use audit::verified as verify_audit;
 pub use backup::{check_store, restore};
 pub use doctor::{doctor, isolation_support, look, topology, xids};
-pub use tls::checked as check_certificate;
+pub use tls::{ReadTlsOptions, checked as check_certificate};
 pub use upgrade::rollback;
 
-/// Runs the server alone, with its own API or for a Kubernetes cluster.
-pub async fn server(global: &Global, arguments: Server) -> Result<CommandOutcome> {
+/// Runs the server alone, with its own API or for a Kubernetes cluster. `read_tls` reads the options of the certificate
+/// again at SIGHUP.
+pub async fn server(
+    global: &Global,
+    arguments: Server,
+    read_tls: ReadTlsOptions,
+) -> Result<CommandOutcome> {
     match arguments.engine {
-        None => embedded_server(global, &arguments).await,
+        None => embedded_server(global, &arguments, read_tls).await,
         Some(ServerEngine::Kubernetes(options)) => kubernetes_server(global, &options).await,
     }
 }
 
-async fn embedded_server(global: &Global, arguments: &Server) -> Result<CommandOutcome> {
+async fn embedded_server(
+    global: &Global,
+    arguments: &Server,
+    read_tls: ReadTlsOptions,
+) -> Result<CommandOutcome> {
     log_to_stderr(&arguments.log)?;
     let stop = signals::stop()?;
     process::keep_files_private();
     let layout = layout::FileLayout::open(&data(global))?;
-    let server = server::RunningServer::start(&layout, &arguments.server).await?;
+    let server = server::RunningServer::start(&layout, &arguments.server, read_tls).await?;
     ready::announce(&server, &layout);
     notify::server_started(&server, stop.clone());
     server.run_until(stop).await?;
@@ -78,12 +87,17 @@ async fn kubernetes_server(global: &Global, options: &KubernetesServer) -> Resul
 }
 
 /// Runs server and agent in one process, on one machine, until either ends.
-pub async fn up(global: &Global, arguments: &Up) -> Result<CommandOutcome> {
+pub async fn up(
+    global: &Global,
+    arguments: &Up,
+    read_tls: ReadTlsOptions,
+) -> Result<CommandOutcome> {
     log_to_stderr(&arguments.log)?;
     let stop = signals::stop()?;
     process::keep_files_private();
     let layout = layout::FileLayout::open(&data(global))?;
-    let mut server = server::RunningServer::start(&layout, &arguments.server_options()).await?;
+    let mut server =
+        server::RunningServer::start(&layout, &arguments.server_options(), read_tls).await?;
     // An invalid option of the agent is reported before the server counts as up.
     let config = machine::beside(&server, &layout, &arguments.machine, &arguments.pods)?;
     ready::announce(&server, &layout);

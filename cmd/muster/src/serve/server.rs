@@ -25,7 +25,7 @@ use super::history::History;
 use super::layout::{FileLayout, write_private};
 use super::listener::{self, Certificates, ListenerConfig, ListenerLimits};
 use super::metrics::RequestMetrics;
-use super::tls::{self, ConfiguredCertificate, Reload, ServedCertificates};
+use super::tls::{self, CertificateKeeper, ReadTlsOptions, ServedCertificates};
 use super::{
     admin, audit, backends, host, plain_http, pod_security, process, route_layer, scheduler,
     signals, upgrade,
@@ -52,8 +52,13 @@ pub struct RunningServer {
 }
 
 impl RunningServer {
-    /// Starts all parts; when this returns, the server answers requests.
-    pub async fn start(layout: &FileLayout, options: &ServerOptions) -> Result<RunningServer> {
+    /// Starts all parts; when this returns, the server answers requests. `read_tls` reads the options of the certificate
+    /// again at SIGHUP.
+    pub async fn start(
+        layout: &FileLayout,
+        options: &ServerOptions,
+        read_tls: ReadTlsOptions,
+    ) -> Result<RunningServer> {
         // Errors in files are reported before anything is changed.
         let file = options.scheduler.scheduler_config.as_deref();
         let scheduler = scheduler::config(file, controllers::SchedulerConfig::default())?;
@@ -170,8 +175,8 @@ impl RunningServer {
         let router = route_layer::around(router, requests);
         let certificate = Certificate::issue(&ca, &known)?;
         let served = ServedCertificates::new(certificate.clone());
-        let configured = ConfiguredCertificate::start(tls_source, layout, &served, &known)?;
-        let reload = Reload::listen()?;
+        let configured =
+            CertificateKeeper::start(tls_source, layout, served.clone(), &known, read_tls)?;
         let config = ListenerConfig {
             tls: Arc::new(certificate::tls(&ca, served.clone())?),
             router,
@@ -227,7 +232,7 @@ impl RunningServer {
             })
             .run_loop("configured certificate", async move {
                 let names = || names(&of_configured, address);
-                configured.keep(&served, reload, names).await;
+                configured.keep(names).await;
             })
             .run("listener", |stop| {
                 listener::serve(socket, config, stop.receiver())

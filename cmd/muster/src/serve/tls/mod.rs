@@ -3,12 +3,16 @@
 //! the one of Muster's own CA.
 //!
 //! [`served`] decides which certificate a handshake gets; [`pair`] reads and checks a certificate with its key;
-//! [`source`] keeps the configured one current; [`acme`] gets one from an ACME server.
+//! [`source`] keeps the configured one current; [`acme`] gets one from an ACME server; [`keeper`] takes another source at
+//! SIGHUP, which [`reload`] receives.
 
 mod acme;
+mod keeper;
 mod pair;
+mod reload;
 mod served;
 mod source;
 
+pub use keeper::{CertificateKeeper, ReadTlsOptions};
 pub use served::ServedCertificates;
-pub use source::{ConfiguredCertificate, Reload, check, checked};
+pub use source::{check, checked};

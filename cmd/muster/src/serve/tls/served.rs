@@ -51,6 +51,14 @@ impl ServedCertificates {
             .unwrap_or_else(PoisonError::into_inner) = Some(pair);
     }
 
+    /// Serves the certificate of Muster's own CA alone.
+    pub fn forget_configured(&self) {
+        *self
+            .configured
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// The configured certificate.
     pub fn configured(&self) -> Option<Arc<CertificatePair>> {
         let configured = self.configured.read();

@@ -1,17 +1,16 @@
 //! Keeps the configured certificate current: it reads files again when they change, issues a certificate by an own CA
 //! again in time, or leaves that to ACME.
 
-use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use fleet::CertificateAuthority;
 use jiff::{SignedDuration, Timestamp};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::acme::Acme;
 use super::pair::{self, CertificatePair, PairText, Purpose};
+use super::reload::Reload;
 use super::served::ServedCertificates;
 use crate::arguments::{KeyFiles, TlsOptions, TlsSource};
 use crate::serve::certificate::ServerNames;
@@ -25,35 +24,6 @@ const WARN_BEFORE: SignedDuration = SignedDuration::from_hours(14 * 24);
 
 /// Interval of that warning.
 const WARN_EVERY: SignedDuration = SignedDuration::from_hours(24);
-
-/// The request to read files again now: SIGHUP, unless a terminal sends that signal when it closes.
-#[derive(Debug)]
-pub struct Reload(Option<Signal>);
-
-impl Reload {
-    /// Listens for the signal, if standard input is no terminal.
-    ///
-    /// # Errors
-    /// The signal cannot be handled.
-    pub fn listen() -> Result<Reload> {
-        if std::io::stdin().is_terminal() {
-            return Ok(Reload(None));
-        }
-        let signal = signal(SignalKind::hangup()).context("SIGHUP cannot be handled")?;
-        Ok(Reload(Some(signal)))
-    }
-
-    /// Returns when it is requested.
-    pub async fn requested(&mut self) {
-        let received = match &mut self.0 {
-            Some(signal) => signal.recv().await,
-            None => None,
-        };
-        if received.is_none() {
-            std::future::pending::<()>().await;
-        }
-    }
-}
 
 /// The source of the configured certificate, with what it gave at the start.
 pub enum ConfiguredCertificate {
@@ -109,7 +79,10 @@ impl ConfiguredCertificate {
         names: &ServerNames,
     ) -> Result<ConfiguredCertificate> {
         Ok(match source {
-            TlsSource::Own => ConfiguredCertificate::Own,
+            TlsSource::Own => {
+                served.forget_configured();
+                ConfiguredCertificate::Own
+            }
             TlsSource::Files(files) => {
                 let text = pair::read(&files)?;
                 served.configure(Arc::new(from_files(&text, &files)?));
@@ -136,7 +109,7 @@ impl ConfiguredCertificate {
     pub async fn keep(
         self,
         served: &ServedCertificates,
-        mut reload: Reload,
+        reload: Reload,
         names: impl Fn() -> ServerNames + Send,
     ) {
         match self {
@@ -168,7 +141,7 @@ impl WatchedFiles {
     async fn keep(
         mut self,
         served: &ServedCertificates,
-        mut reload: Reload,
+        reload: Reload,
         make: impl Fn(&PairText, &KeyFiles) -> Result<CertificatePair>,
         due: impl Fn(&CertificatePair) -> bool,
     ) {
@@ -217,7 +190,8 @@ impl WatchedFiles {
     }
 }
 
-fn refused(error: &str) {
+/// Reports that what is configured now is not served.
+pub(super) fn refused(error: &str) {
     tracing::error!(
         error,
         "the configured certificate was refused; the one in use stays"

@@ -20,8 +20,8 @@ use jiff::Timestamp;
 pub use challenge::Challenges;
 
 use super::pair::{CertificatePair, PairText, Purpose};
+use super::reload::Reload;
 use super::served::ServedCertificates;
-use super::source::Reload;
 use crate::arguments::{AcmeSettings, KeyFiles};
 use crate::serve::layout::{FileLayout, write_private};
 
@@ -80,7 +80,7 @@ impl Acme {
     }
 
     /// Gets certificates in time for as long as the future is polled.
-    pub async fn keep(self, served: &ServedCertificates, mut reload: Reload) {
+    pub async fn keep(self, served: &ServedCertificates, reload: Reload) {
         let mut failures = 0;
         loop {
             let renewal = served.configured().map(|pair| pair.renewal());
