@@ -290,14 +290,17 @@ fn sighup_takes_another_source_of_the_certificate_and_refuses_one_that_is_unusab
     let configure = |settings: &[(&str, &str)]| {
         let lines: String = settings
             .iter()
-            .map(|(key, value)| format!("{key} = \"{value}\"\n"))
+            .map(|(key, value)| format!("{key} = {value}\n"))
             .collect();
         std::fs::write(&file, format!("[server]\n{lines}")).expect("the configuration");
     };
     configure(&[]);
     let path = file.display().to_string();
-    let platform = Platform::server(&["--config", &path, "--advertise", NAME]);
-    let (listen, pid) = (&platform.listen, platform.pid());
+    let listen = &format!("127.0.0.1:{}", free_port());
+    let port = listen.rsplit_once(':').expect("a port").1;
+    let pebble = Pebble::start(&keys, 86_400, free_port(), port.parse().expect("a port"));
+    let platform = Platform::server_on(listen, &["--config", &path, "--advertise", NAME]);
+    let pid = platform.pid();
     let issuer = || by_name(listen);
     let becomes = |what: &str, part: &str| {
         hang_up(pid);
@@ -306,7 +309,7 @@ fn sighup_takes_another_source_of_the_certificate_and_refuses_one_that_is_unusab
     assert!(issuer().contains("CN=muster certificate authority"));
 
     let [certificate, key, ca, ca_key] =
-        ["first.pem", "first.key", "ca.pem", "ca.key"].map(|file| keys.text(file));
+        ["first.pem", "first.key", "ca.pem", "ca.key"].map(|file| format!("{:?}", keys.path(file)));
     let files = [("tls-cert", certificate.as_str()), ("tls-key", &key)];
     let authority = [("tls-ca-cert", ca.as_str()), ("tls-ca-key", &ca_key)];
     configure(&files);
@@ -322,10 +325,10 @@ fn sighup_takes_another_source_of_the_certificate_and_refuses_one_that_is_unusab
             "--tls-cert, --tls-ca-cert: the certificate has one source; keep one of them",
         ),
         (
-            vec![("tls-cert", "/none.pem"), ("tls-key", "/none.key")],
+            vec![("tls-cert", "'/none.pem'"), ("tls-key", "'/none.key'")],
             "/none.pem: the file cannot be read",
         ),
-        (vec![("tls-certt", "x")], "unknown key"),
+        (vec![("tls-certt", "1")], "unknown key"),
     ] {
         configure(&settings);
         hang_up(pid);
@@ -334,6 +337,15 @@ fn sighup_takes_another_source_of_the_certificate_and_refuses_one_that_is_unusab
         });
         assert!(issuer().contains("CN=ca of the site"), "{reason}");
     }
+    // An ACME server's certificate is served as soon as it is issued, although the one before it is good for longer.
+    let directory = format!("{:?}", pebble.directory);
+    configure(&[
+        ("acme-domain", &format!("[{NAME:?}]")),
+        ("acme-directory", &directory),
+        ("acme-root", &ca),
+        ("acme-agree-tos", "true"),
+    ]);
+    becomes("the ACME server's is served", "Pebble Intermediate CA");
     configure(&[]);
     becomes(
         "the server's own CA alone is left",

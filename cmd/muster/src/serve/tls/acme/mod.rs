@@ -38,6 +38,9 @@ const LOOK: Duration = Duration::from_secs(600);
 pub struct Acme {
     settings: AcmeSettings,
     directory: PathBuf,
+    /// When the ACME server's certificate is to be renewed, in seconds since 1970; none before the first one. Another
+    /// source's certificate may be served until then.
+    renewal: Option<i64>,
 }
 
 /// Checks what a start needs.
@@ -62,12 +65,16 @@ impl Acme {
         let directory = layout.acme();
         std::fs::create_dir_all(&directory)
             .with_context(|| format!("{} cannot be created", directory.display()))?;
-        let acme = Acme {
+        let mut acme = Acme {
             settings,
             directory,
+            renewal: None,
         };
         match acme.kept() {
-            Ok(Some(pair)) => served.configure(Arc::new(pair)),
+            Ok(Some(pair)) => {
+                acme.renewal = Some(pair.renewal());
+                served.configure(Arc::new(pair));
+            }
             Ok(None) => {}
             Err(error) => {
                 tracing::warn!(
@@ -82,8 +89,8 @@ impl Acme {
     /// Gets certificates in time for as long as the future is polled.
     pub async fn keep(self, served: &ServedCertificates, reload: Reload) {
         let mut failures = 0;
+        let mut renewal = self.renewal;
         loop {
-            let renewal = served.configured().map(|pair| pair.renewal());
             let left = renewal.map_or(0, |renewal| renewal - Timestamp::now().as_second());
             let left = Duration::from_secs(u64::try_from(left).unwrap_or_default());
             if !left.is_zero() {
@@ -98,6 +105,7 @@ impl Acme {
             match self.renewed(served).await {
                 Ok(pair) => {
                     failures = 0;
+                    renewal = Some(pair.renewal());
                     tracing::info!(
                         names = pair.names.join(","),
                         not_after = %pair.not_after,
