@@ -1,9 +1,13 @@
 //! The Node object of a connected agent, and its lease. Writes what the agent reports; another
 //! component uses the lease to decide whether a silent node is lost.
 
+mod amounts;
+mod conditions;
+mod description;
 mod pod_range;
+#[cfg(test)]
+mod testing;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -11,13 +15,15 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Node};
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
-use resources::admission::is_reserved_node_label;
-use resources::devices::{NodeInventory, inventory};
-use resources::names::{EPHEMERAL_STORAGE, INVENTORY, NODE_LEASES, NVIDIA_GPU};
+use resources::devices::NodeInventory;
+use resources::names::{INVENTORY, NODE_LEASES};
 use resources::node_conditions::{DEVICES, STRATEGY, VERSION};
-use resources::times::seconds;
-use rpc::agent::v1::Hello;
 use serde_json::{Value, json};
+
+use amounts::{capacity, reserve, withdrawn};
+use conditions::{conditions, is_ready};
+pub use description::NodeDescription;
+use description::{inventory_json, labels};
 
 use crate::error::{FleetError, api, status_code};
 use crate::pod_ranges::PodRanges;
@@ -30,168 +36,6 @@ pub const LEASE_SECONDS: i32 = 40;
 
 /// Counts a node's sessions, so that two of them can be ordered.
 pub const SESSION_ANNOTATION: &str = resources::names::SESSION;
-
-/// The GPU's product on a node with one kind of GPU, under the label of NVIDIA's feature discovery.
-const GPU_PRODUCT_LABEL: &str = "nvidia.com/gpu.product";
-
-/// The node's data in an agent's Hello, validated.
-#[derive(Clone, Debug)]
-pub struct NodeDescription {
-    /// The node's name.
-    pub name: String,
-    labels: BTreeMap<String, String>,
-    addresses: Vec<Value>,
-    info: Value,
-    max_pods: u32,
-    /// Whether its pods have networks of their own.
-    pub own_pod_network: bool,
-    /// Whether its agent leads Services' addresses to pods, and answers these pods' questions for names.
-    pub cluster_services: bool,
-    /// What pods may not use: thousandths of a CPU, and bytes of memory.
-    reserved: (u64, u64),
-}
-
-impl NodeDescription {
-    /// Validates a Hello.
-    pub fn of(hello: &Hello, inventory: &NodeInventory) -> Self {
-        let name = hello.node_name.clone();
-        let architecture = match hello.architecture.as_str() {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            other => other,
-        };
-        let mut labels: BTreeMap<String, String> = hello
-            .labels
-            .iter()
-            .filter(|(key, _)| {
-                let reserved = is_reserved_node_label(key);
-                if reserved {
-                    tracing::warn!(
-                        node = name,
-                        label = key,
-                        "an agent may not set this label, because the scheduler places pods by it; the server leaves \
-                         it out; set it with `kubectl label node`"
-                    );
-                }
-                !reserved
-            })
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect();
-        labels.insert("kubernetes.io/hostname".to_owned(), name.clone());
-        labels.insert("kubernetes.io/os".to_owned(), "linux".to_owned());
-        labels.insert("kubernetes.io/arch".to_owned(), architecture.to_owned());
-        let addresses = hello
-            .addresses
-            .iter()
-            .map(|address| json!({"type": address.kind, "address": address.address}))
-            .collect();
-        let info = json!({
-            "machineID": hello.machine_id,
-            "systemUUID": hello.machine_id,
-            "bootID": hello.boot_id,
-            "kernelVersion": inventory.kernel,
-            "osImage": inventory.os,
-            "containerRuntimeVersion": hello.container_runtime,
-            "kubeletVersion": hello.agent_version,
-            "kubeProxyVersion": "",
-            "operatingSystem": "linux",
-            "architecture": architecture,
-        });
-        NodeDescription {
-            name,
-            labels,
-            addresses,
-            info,
-            max_pods: hello.max_pods,
-            own_pod_network: hello.own_pod_network,
-            cluster_services: hello.own_pod_network && hello.cluster_services,
-            reserved: (hello.reserved_millicpus, hello.reserved_memory_bytes),
-        }
-    }
-}
-
-/// The product of all GPUs, if it is the same, as a valid label value.
-fn product(inventory: &NodeInventory) -> Option<String> {
-    let first = &inventory.gpus.first()?.model;
-    if first.is_empty() || inventory.gpus.iter().any(|gpu| gpu.model != *first) {
-        return None;
-    }
-    let value: String = first
-        .chars()
-        .map(|c| match c {
-            c if c.is_ascii_alphanumeric() || "-_.".contains(c) => c,
-            _ => '-',
-        })
-        .take(63)
-        .collect();
-    Some(
-        value
-            .trim_matches(|c: char| !c.is_ascii_alphanumeric())
-            .to_owned(),
-    )
-}
-
-/// The node's capacity and its allocatable part.
-fn capacity(inventory: &NodeInventory, max_pods: u32) -> (Value, Value) {
-    let offered = inventory.offered();
-    let amounts = |healthy: bool| {
-        let counts = |fit: bool| fit || !healthy;
-        // First, so that no other resource overwrites the following ones.
-        let mut all = json!({});
-        for (resource, shares) in &inventory.shared {
-            let count = if counts(shares.healthy) {
-                shares.count
-            } else {
-                0
-            };
-            all[resource] = json!(count.to_string());
-        }
-        for (resource, devices) in &inventory.described {
-            let devices = devices.iter().filter(|device| counts(device.healthy));
-            all[resource] = json!(devices.count().to_string());
-        }
-        all["cpu"] = json!(inventory.cpus.to_string());
-        all["memory"] = json!(inventory.memory_bytes.to_string());
-        all["pods"] = json!(max_pods.to_string());
-        if let Some(bytes) = inventory.disk_bytes {
-            all[EPHEMERAL_STORAGE] = json!(bytes.to_string());
-        }
-        if !inventory.gpus.is_empty() {
-            let gpus = offered.gpus.iter().filter(|gpu| counts(gpu.healthy));
-            all[NVIDIA_GPU] = json!(gpus.count().to_string());
-        }
-        for (resource, slices) in &offered.slices {
-            let slices = slices.iter().filter(|(_, slice)| counts(slice.healthy));
-            all[resource] = json!(slices.count().to_string());
-        }
-        all
-    };
-    (amounts(false), amounts(true))
-}
-
-/// Takes what pods may not use off the node's allocatable part.
-fn reserve(allocatable: &mut Value, inventory: &NodeInventory, reserved: (u64, u64)) {
-    let (millicpus, memory_bytes) = reserved;
-    if millicpus > 0 {
-        let cpus = u64::from(inventory.cpus).saturating_mul(1000);
-        allocatable["cpu"] = json!(format!("{}m", cpus.saturating_sub(millicpus)));
-    }
-    if memory_bytes > 0 {
-        let memory = inventory.memory_bytes.saturating_sub(memory_bytes);
-        allocatable["memory"] = json!(memory.to_string());
-    }
-}
-
-/// The patch that removes resources from a node's status that it no longer offers; nothing if there
-/// are none.
-fn withdrawn(before: Option<&Node>, now: &NodeInventory) -> Option<Value> {
-    let before = inventory(before?.metadata.annotations.as_ref())?;
-    let gone: BTreeMap<String, Value> = (before.resources().into_iter())
-        .filter(|resource| !now.resources().contains(resource))
-        .map(|resource| (resource, Value::Null))
-        .collect();
-    (!gone.is_empty()).then(|| json!({"status": {"capacity": gone, "allocatable": gone}}))
-}
 
 /// Nodes and their leases, as written by the fleet.
 #[derive(Clone)]
@@ -423,25 +267,6 @@ impl NodeObjects {
     }
 }
 
-/// The node's labels: those found on its GPUs, overridden by those that the administrator
-/// configured. A label that was found earlier and no longer is is null, so that a merge removes it.
-fn labels(description: &NodeDescription, found: &NodeInventory, before: Option<&Node>) -> Value {
-    let mut all: BTreeMap<String, Value> = BTreeMap::new();
-    let earlier = before.and_then(|node| inventory(node.metadata.annotations.as_ref()));
-    let earlier = earlier.unwrap_or_default().labels.into_keys();
-    let earlier = earlier.filter(|label| !is_reserved_node_label(label));
-    all.extend(earlier.map(|label| (label, Value::Null)));
-    all.extend(product(found).map(|product| (GPU_PRODUCT_LABEL.to_owned(), json!(product))));
-    let found = (found.labels.iter()).filter(|(label, _)| !is_reserved_node_label(label));
-    let now = found.chain(&description.labels);
-    all.extend(now.map(|(label, value)| (label.clone(), json!(value))));
-    json!(all)
-}
-
-fn inventory_json(inventory: &NodeInventory) -> String {
-    serde_json::to_string(inventory).expect("an inventory is plain data and always JSON")
-}
-
 fn epoch_of(node: &Node) -> u64 {
     node.metadata
         .annotations
@@ -449,43 +274,6 @@ fn epoch_of(node: &Node) -> u64 {
         .and_then(|annotations| annotations.get(SESSION_ANNOTATION))
         .and_then(|text| text.parse().ok())
         .unwrap_or(0)
-}
-
-fn is_ready(node: &Node) -> bool {
-    node.status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref())
-        .into_iter()
-        .flatten()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
-/// The node's conditions with Ready=True; the others are unchanged.
-fn conditions(node: &Node, now: Timestamp) -> Vec<Value> {
-    let current = node
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.clone())
-        .unwrap_or_default();
-    let since = current
-        .iter()
-        .find(|condition| condition.type_ == "Ready" && condition.status == "True")
-        .and_then(|condition| condition.last_transition_time.as_ref())
-        .map_or(now, |time| time.0);
-    let mut all: Vec<Value> = current
-        .iter()
-        .filter(|condition| condition.type_ != "Ready")
-        .filter_map(|condition| serde_json::to_value(condition).ok())
-        .collect();
-    all.push(json!({
-        "type": "Ready",
-        "status": "True",
-        "reason": "AgentReady",
-        "message": "the node's agent is connected and reports ready",
-        "lastHeartbeatTime": seconds(now),
-        "lastTransitionTime": seconds(since),
-    }));
-    all
 }
 
 /// A time as Kubernetes writes a MicroTime.
@@ -515,218 +303,6 @@ pub fn valid_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use resources::devices::GpuDevice;
-
-    fn inventory() -> NodeInventory {
-        let gpu = |healthy| GpuDevice {
-            id: "GPU-1".to_owned(),
-            model: "NVIDIA A100-SXM4-80GB".to_owned(),
-            healthy,
-            ..GpuDevice::default()
-        };
-        NodeInventory {
-            gpus: vec![gpu(true), gpu(false)],
-            cpus: 8,
-            memory_bytes: 1024,
-            ..NodeInventory::default()
-        }
-    }
-
-    fn inventories() -> Vec<Value> {
-        let mut cut = inventory();
-        cut.gpus[0].slices = Some(vec![resources::devices::MigSlice::default()]);
-        let all = [inventory(), cut].map(|one| serde_json::to_value(one).unwrap());
-        all.to_vec()
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn no_inventory_that_can_be_read_panics(
-            document in crate::documents::changed(inventories()),
-            architecture in "[a-z0-9_]{0,10}",
-            max_pods in proptest::prelude::any::<u32>(),
-        ) {
-            let Ok(found) = serde_json::from_value::<NodeInventory>(document) else {
-                return Ok(());
-            };
-            let hello = Hello { node_name: "n".to_owned(), architecture, max_pods, ..Hello::default() };
-            let description = NodeDescription::of(&hello, &found);
-            let _ = (capacity(&found, max_pods), labels(&description, &found, None));
-            let _ = (withdrawn(None, &found), inventory_json(&found));
-        }
-    }
-
-    #[test]
-    fn an_unhealthy_gpu_is_had_but_not_given_out() {
-        let (has, gives) = capacity(&inventory(), 100);
-        assert_eq!(has[NVIDIA_GPU], "2");
-        assert_eq!(gives[NVIDIA_GPU], "1");
-        assert_eq!(gives["cpu"], "8");
-        let mut cut = inventory();
-        let slice = |healthy| resources::devices::MigSlice {
-            profile: "1g.10gb".into(),
-            healthy,
-            ..resources::devices::MigSlice::default()
-        };
-        cut.gpus[0].slices = Some(vec![slice(true), slice(false)]);
-        let (has, gives) = capacity(&cut, 100);
-        assert_eq!([&has[NVIDIA_GPU], &gives[NVIDIA_GPU]], ["1", "0"]);
-        let small = "nvidia.com/mig-1g.10gb";
-        assert_eq!([&has[small], &gives[small]], ["2", "1"]);
-        let (none, _) = capacity(&NodeInventory::default(), 100);
-        assert!(none.get(NVIDIA_GPU).is_none() && none.get(EPHEMERAL_STORAGE).is_none());
-        cut.disk_bytes = Some(7);
-        assert_eq!(capacity(&cut, 100).1[EPHEMERAL_STORAGE], "7");
-    }
-
-    #[test]
-    fn what_is_reserved_is_not_given_out() {
-        let node = NodeInventory {
-            cpus: 8,
-            memory_bytes: 1 << 30,
-            ..NodeInventory::default()
-        };
-        let given = |reserved| {
-            let (has, mut gives) = capacity(&node, 100);
-            reserve(&mut gives, &node, reserved);
-            assert_eq!(has["cpu"], "8");
-            [gives["cpu"].clone(), gives["memory"].clone()]
-        };
-        assert_eq!(given((0, 0)), ["8", "1073741824"]);
-        assert_eq!(given((1500, 1 << 29)), ["6500m", "536870912"]);
-        assert_eq!(given((u64::MAX, u64::MAX)), ["0m", "0"]);
-    }
-
-    #[test]
-    fn shares_are_counted_while_their_devices_are_well_and_take_no_other_resources_place() {
-        let shares = |count, healthy| resources::devices::Shares { count, healthy };
-        let mut node = inventory();
-        let named = |name: &str, shares| (name.to_owned(), shares);
-        node.shared = [
-            named("rdma/a", shares(20, true)),
-            named("rdma/b", shares(10, false)),
-            named("cpu", shares(1000, true)),
-        ]
-        .into();
-        let described = |healthy| resources::devices::DescribedDevice {
-            healthy,
-            ..Default::default()
-        };
-        let three = [false, true, true].map(described).to_vec();
-        node.described = [("a.com/x".to_owned(), three)].into();
-        let (has, gives) = capacity(&node, 100);
-        let seen =
-            |all: &Value| ["rdma/a", "rdma/b", "a.com/x", "cpu"].map(|name| all[name].clone());
-        assert_eq!(seen(&has), ["20", "10", "3", "8"]);
-        assert_eq!(seen(&gives), ["20", "0", "2", "8"]);
-    }
-
-    #[test]
-    fn a_resource_that_is_offered_no_more_leaves_the_status_and_no_other_does() {
-        let small = |profile: &str| resources::devices::MigSlice {
-            profile: profile.into(),
-            ..resources::devices::MigSlice::default()
-        };
-        let mut before = inventory();
-        before.gpus[0].slices = Some(vec![small("1g.10gb"), small("3g.40gb")]);
-        before.shared = [("rdma/a".to_owned(), resources::devices::Shares::default())].into();
-        before.described = [("a.com/x".to_owned(), Vec::new())].into();
-        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n",
-            "annotations": {INVENTORY: inventory_json(&before)}}}))
-        .unwrap();
-        let mut now = before.clone();
-        assert_eq!(withdrawn(Some(&node), &now), None);
-        assert_eq!(withdrawn(None, &now), None);
-        now.gpus[0].slices = Some(vec![small("3g.40gb")]);
-        now.shared.clear();
-        now.described.clear();
-        let gone = json!({"rdma/a": null, "a.com/x": null, "nvidia.com/mig-1g.10gb": null});
-        let patch = json!({"status": {"capacity": gone, "allocatable": gone}});
-        assert_eq!(withdrawn(Some(&node), &now), Some(patch));
-    }
-
-    #[test]
-    fn a_product_becomes_a_label_only_when_all_gpus_are_it() {
-        let mut inventory = inventory();
-        assert_eq!(product(&inventory).unwrap(), "NVIDIA-A100-SXM4-80GB");
-        inventory.gpus[1].model = "other".to_owned();
-        assert_eq!(product(&inventory), None);
-    }
-
-    #[test]
-    fn labels_that_were_found_go_when_they_are_not_found_any_more_and_given_ones_win() {
-        let said = |found: &[(&str, &str)]| NodeInventory {
-            labels: (found.iter())
-                .map(|(label, value)| ((*label).to_owned(), (*value).to_owned()))
-                .collect(),
-            ..NodeInventory::default()
-        };
-        let hello = Hello {
-            node_name: "n".to_owned(),
-            labels: [("nvidia.com/gpu.family".to_owned(), "mine".to_owned())].into(),
-            ..Hello::default()
-        };
-        let before = said(&[
-            ("nvidia.com/gpu.count", "8"),
-            ("nvidia.com/mig-1g.10gb.count", "2"),
-        ]);
-        let now = said(&[
-            ("nvidia.com/gpu.count", "7"),
-            ("nvidia.com/gpu.family", "hopper"),
-        ]);
-        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n",
-            "annotations": {INVENTORY: inventory_json(&before)}}}))
-        .unwrap();
-        let description = NodeDescription::of(&hello, &now);
-        let labels = labels(&description, &now, Some(&node));
-        assert_eq!(labels["nvidia.com/gpu.count"], "7");
-        assert_eq!(labels["nvidia.com/gpu.family"], "mine");
-        assert_eq!(labels["kubernetes.io/hostname"], "n");
-        let gone = labels.get("nvidia.com/mig-1g.10gb.count");
-        assert_eq!(gone, Some(&Value::Null));
-    }
-
-    #[test]
-    fn labels_that_work_is_placed_by_are_not_the_agents_to_set_or_to_take_off() {
-        let guarded = "node-restriction.kubernetes.io/team";
-        let found = NodeInventory {
-            labels: [(guarded.to_owned(), "mine".to_owned())].into(),
-            ..NodeInventory::default()
-        };
-        let hello = Hello {
-            node_name: "n".to_owned(),
-            labels: [
-                (guarded.to_owned(), "mine".to_owned()),
-                ("topology.kubernetes.io/zone".to_owned(), "z".to_owned()),
-            ]
-            .into(),
-            ..Hello::default()
-        };
-        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n",
-            "annotations": {INVENTORY: inventory_json(&found)}}}))
-        .unwrap();
-        for inventory in [&found, &NodeInventory::default()] {
-            let description = NodeDescription::of(&hello, inventory);
-            let labels = labels(&description, inventory, Some(&node));
-            assert_eq!(labels.get(guarded), None);
-            assert_eq!(labels["topology.kubernetes.io/zone"], "z");
-        }
-    }
-
-    #[test]
-    fn the_other_conditions_stay_and_ready_keeps_its_time() {
-        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {
-        "conditions": [
-            {"type": "Ready", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"},
-            {"type": "DiskPressure", "status": "False"},
-        ]}}))
-        .unwrap();
-        let all = conditions(&node, Timestamp::from_second(2_000_000_000).unwrap());
-        assert_eq!(all.len(), 2);
-        assert_eq!(all[0]["type"], "DiskPressure");
-        assert_eq!(all[1]["lastTransitionTime"], "2020-01-01T00:00:00Z");
-        assert!(is_ready(&node));
-    }
 
     #[test]
     fn node_names_are_dns_subdomains() {
