@@ -46,6 +46,8 @@ use crate::sent_instructions::{Instruction, SentInstructions};
 use crate::skew;
 use crate::status::PendingReports;
 use registered::RegisteredSession;
+#[cfg(test)]
+pub(crate) use registered::session_for_tests;
 
 /// The capacity of the queue of messages to one agent.
 const OUTBOUND: usize = 256;
