@@ -70,7 +70,8 @@ kills: parts ## kill server and agent a thousand times under writers, watchers a
 
 # Fresh seeds until the minutes are over, each named before it is tried, so that the same can be had again
 # (FUZZ_SEED=n, MINUTES=0 for that one alone). What fails is kept by its seed beside the tests
-# (proptest-regressions), and is tried first from then on: it is checked in with the mend.
+# (proptest-regressions), and is tried first from then on: it is checked in with the mend. A test of arbitrary bytes,
+# texts or documents is chosen by its name, which ends in _panic or _panics; e2e/tests/repository.rs holds that.
 MINUTES ?= 30
 CASES ?= 4000
 EXAMPLES ?= 20
@@ -82,7 +83,7 @@ fuzz: parts ## every parser, patches, fields at their ends, and the served OpenA
 		[ -n "$$seed" ] || seed=$$(od -An -N3 -tu4 /dev/urandom | tr -d ' '); \
 		echo "==> fuzz: FUZZ_SEED=$$seed CASES=$(CASES) EXAMPLES=$(EXAMPLES)"; \
 		PROPTEST_RNG_SEED=$$seed PROPTEST_CASES=$(CASES) MUSTER_FUZZ_ENDS=all $(NEXTEST) \
-			--profile long --no-capture -E '(binary(fuzz) + test(/_panics?$$/)) - package(e2e)' || exit 1; \
+			--profile long --no-capture -E '(binary(fuzz) + binary(ends) + test(/_panics?$$/)) - package(e2e)' || exit 1; \
 		MUSTER_SCHEMATHESIS_SEED=$$seed MUSTER_SCHEMATHESIS_EXAMPLES=$(EXAMPLES) $(NEXTEST) \
 			--profile long --no-capture -E 'package(e2e) & binary(openapi)' || exit 1; \
 		seed=; [ $$(date +%s) -lt $$end ] || break; \

@@ -173,6 +173,11 @@ impl Platform {
 
     /// Starts it (again) with the existing data.
     pub fn restart(&mut self) {
+        self.restart_with(&[]);
+    }
+
+    /// Like `restart`, with further options for this run of the server.
+    pub fn restart_with(&mut self, options: &[String]) {
         assert!(self.child.is_none(), "it runs already");
         let log = self.log();
         let err = log.try_clone().expect("a file can be shared");
@@ -180,6 +185,7 @@ impl Platform {
             .arg("--data")
             .arg(&self.data)
             .args(&self.arguments)
+            .args(options)
             .env("MUSTER_LOG", "info")
             .stdin(Stdio::null())
             .stdout(log)

@@ -1,9 +1,9 @@
-//! Server and agent are killed repeatedly at random times, and paused (SIGSTOP), under concurrent
-//! writers, a watcher and a running pod: every acknowledged write exists, no batch is half
+//! Server and agent are killed repeatedly at random times, and paused (SIGSTOP), each alone and both
+//! together as on a suspended machine, under concurrent writers, a watcher and a running pod: every acknowledged write exists, no batch is half
 //! written, the watch resumes without a gap or a repetition, and the pod keeps running.
 //!
 //! `MUSTER_KILLS` sets how many kills there are (200), `MUSTER_KILL_SEED` their moments, and
-//! `MUSTER_KILL_PAUSE_MAX` the longest pause of the server in seconds (2). With
+//! `MUSTER_KILL_PAUSE_MAX` the longest pause in seconds (2). With
 //! `MUSTER_KILL_PROGRESS` rounds that passed are noted in that file, and a run that was interrupted
 //! goes on after them (`make kills`).
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -29,17 +29,19 @@ use serde_json::json;
 /// How many kills there are, of servers and agents.
 const KILLS: u64 = 200;
 
-/// The longest pause of the server, in seconds.
+/// The longest pause, in seconds.
 const PAUSE_MAX: u64 = 2;
 
-/// The longest pause of the agent, in seconds: a node that is silent for longer than its grace (40
-/// seconds) is lost, as it should be.
-const AGENT_PAUSE_MAX: u64 = 20;
+/// The longest pause of the agent alone with the default grace (40 seconds), in seconds. A node that is silent for longer
+/// than its grace while the server is awake is lost, as it should be: for a longer pause the server gets a grace that
+/// is longer than the pause by as much as `GRACE_BEYOND`.
+const AGENT_PAUSE_IN_GRACE: u64 = 20;
+const GRACE_BEYOND: u64 = 40;
 
 /// In one of so many rounds the agent is killed, too.
 const AGENT_EVERY: u64 = 4;
 
-/// In one of so many rounds the server or the agent is stopped for a while.
+/// In one of so many rounds the server, the agent or both are stopped for a while.
 const PAUSE_EVERY: u64 = 20;
 
 const SOON: Duration = Duration::from_secs(90);
@@ -53,6 +55,81 @@ const SEED: u64 = 0x006d_7573_7465_7221;
 /// The numbers of one round, whichever came before: a run that goes on has the same ones.
 fn of_round(seed: u64, round: u64) -> SplitMix {
     SplitMix::new(SplitMix::new(seed ^ round).next_u64())
+}
+
+/// What is stopped for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Paused {
+    Server,
+    Agent,
+    Both,
+}
+
+/// What happens in a round, and after how long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct RoundPlan {
+    work: Duration,
+    pause: Option<(Paused, Duration)>,
+    /// Reactions of a resumed server that takes others for silent happen within this time.
+    after_pause: Duration,
+    /// Whether the agent of two that were stopped goes on first.
+    agent_first: bool,
+    kills_agent: bool,
+}
+
+impl RoundPlan {
+    /// Of each so many rounds one has a pause, in turn of the server, the agent and both.
+    fn of(seed: u64, round: u64, pause_max: u64) -> RoundPlan {
+        let block = round / PAUSE_EVERY;
+        let paused = SplitMix::new(seed ^ !block).below(PAUSE_EVERY) == round % PAUSE_EVERY;
+        let mut moments = of_round(seed, round);
+        let work = Duration::from_millis(20 + moments.below(130));
+        // Short ones are more frequent than long ones.
+        let longest = 1000 + moments.below(pause_max.saturating_sub(1) * 1000 + 1);
+        let length = Duration::from_millis(1000 + moments.below(longest - 999));
+        let who = [Paused::Server, Paused::Agent, Paused::Both];
+        let who = who[usize::try_from(block % 3).unwrap()];
+        RoundPlan {
+            work,
+            pause: paused.then_some((who, length)),
+            after_pause: Duration::from_millis(moments.below(500)),
+            agent_first: moments.below(2) == 0,
+            kills_agent: moments.below(AGENT_EVERY) == 0,
+        }
+    }
+
+    /// The options with which the server runs in this round.
+    fn server_options(&self) -> Vec<String> {
+        match self.pause {
+            Some((Paused::Agent, length)) if length.as_secs() >= AGENT_PAUSE_IN_GRACE => {
+                let grace = length.as_secs() + GRACE_BEYOND;
+                vec!["--node-grace".to_owned(), grace.to_string()]
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+#[test]
+fn rounds_pause_the_server_the_agent_and_both() {
+    for (rounds, pause_max) in [(160, PAUSE_MAX), (800, 120)] {
+        let mut pauses = BTreeMap::<Paused, Vec<u64>>::new();
+        for round in 0..rounds {
+            let plan = RoundPlan::of(SEED, round, pause_max);
+            assert_eq!(plan, RoundPlan::of(SEED, round, pause_max));
+            if let Some((who, length)) = plan.pause {
+                pauses.entry(who).or_default().push(length.as_secs());
+                assert!(length <= Duration::from_secs(pause_max), "{length:?}");
+            }
+        }
+        assert_eq!(pauses.len(), 3, "{pauses:?}");
+        let all = pauses.values().map(Vec::len).sum::<usize>();
+        assert_eq!(u64::try_from(all).unwrap(), rounds / PAUSE_EVERY);
+        let long = pauses
+            .values()
+            .all(|lengths| lengths.iter().any(|length| *length > 40));
+        assert_eq!(long, pause_max == 120, "{pauses:?}");
+    }
 }
 
 async fn client(platform: &Platform) -> Client {
@@ -298,15 +375,19 @@ impl Progress {
     }
 }
 
-/// Stops a process for a while, as a paused machine would.
-async fn pause(pid: u32, length: Duration) {
-    let signal = |name: &str| {
+/// Stops processes for a while, as a paused machine would, and lets them go on in this order.
+async fn pause(pids: &[u32], length: Duration) {
+    let signal = |name: &str, pid: &u32| {
         let mut kill = std::process::Command::new("kill");
         e2e::run(kill.args([name, &pid.to_string()])).ok();
     };
-    signal("-STOP");
+    for pid in pids {
+        signal("-STOP", pid);
+    }
     tokio::time::sleep(length).await;
-    signal("-CONT");
+    for pid in pids {
+        signal("-CONT", pid);
+    }
 }
 
 const STEADY: &str = r#"apiVersion: v1
@@ -350,7 +431,10 @@ async fn killed_again_and_again_nothing_acknowledged_is_lost_and_no_pod_ends() {
         "MUSTER_KILL_SEED={seed}, from round {} and kill {}",
         progress.rounds, progress.kills
     );
+    let mut plan = RoundPlan::of(seed, progress.rounds, pause_max);
     let mut platform = Platform::server(&[]);
+    platform.kill();
+    platform.restart_with(&plan.server_options());
     let mut agent = platform.agent("n1", None, &[]);
     platform.await_nodes(1);
     let quotas: Api<ResourceQuota> = Api::default_namespaced(client(&platform).await);
@@ -375,10 +459,10 @@ async fn killed_again_and_again_nothing_acknowledged_is_lost_and_no_pod_ends() {
         ..Seen::default()
     }));
     let mut values = [0; WRITERS];
-    let (mut rounds, mut pauses) = (0, 0);
+    let mut rounds = 0;
+    let mut pauses = BTreeMap::<Paused, Duration>::new();
     while progress.kills < kills {
         let round = progress.rounds;
-        let mut moments = of_round(seed, round);
         let stop = Arc::new(AtomicBool::new(false));
         let connected = client(&platform).await;
         let watcher = tokio::spawn(follow(connected.clone(), seen.clone(), stop.clone()));
@@ -393,22 +477,20 @@ async fn killed_again_and_again_nothing_acknowledged_is_lost_and_no_pod_ends() {
                 ))
             })
             .collect();
-        tokio::time::sleep(Duration::from_millis(20 + moments.below(130))).await;
-        if moments.below(PAUSE_EVERY) == 0 {
-            pauses += 1;
-            let of_server = moments.below(2) == 0;
-            let (pid, most) = if of_server {
-                (platform.pid(), pause_max)
-            } else {
-                (agent.pid(), pause_max.min(AGENT_PAUSE_MAX))
-            };
-            // Short ones are more frequent than long ones.
-            let most = 1000 + moments.below(most.saturating_sub(1) * 1000 + 1);
-            pause(pid, Duration::from_millis(1000 + moments.below(most - 999))).await;
-            // Reactions of a resumed server that takes others for silent happen within this time.
-            tokio::time::sleep(Duration::from_millis(moments.below(500))).await;
+        tokio::time::sleep(plan.work).await;
+        if let Some((who, length)) = plan.pause {
+            println!("round {round}: a pause of {who:?} for {length:?}");
+            *pauses.entry(who).or_default() += length;
+            let (server, agent) = (platform.pid(), agent.pid());
+            match who {
+                Paused::Server => pause(&[server], length).await,
+                Paused::Agent => pause(&[agent], length).await,
+                Paused::Both if plan.agent_first => pause(&[agent, server], length).await,
+                Paused::Both => pause(&[server, agent], length).await,
+            }
+            tokio::time::sleep(plan.after_pause).await;
         }
-        if moments.below(AGENT_EVERY) == 0 {
+        if plan.kills_agent {
             agent.kill();
             agent.restart();
             progress.kills += 1;
@@ -420,7 +502,8 @@ async fn killed_again_and_again_nothing_acknowledged_is_lost_and_no_pod_ends() {
         }
         stop.store(true, Ordering::Relaxed);
         watcher.await.expect("the watch went on in order");
-        platform.restart();
+        plan = RoundPlan::of(seed, round + 1, pause_max);
+        platform.restart_with(&plan.server_options());
         // The server writes too (its tokens), but no client writes between kill and audit.
         let connected = client(&platform).await;
         audit(&connected, &book, round).await;
@@ -455,7 +538,7 @@ async fn killed_again_and_again_nothing_acknowledged_is_lost_and_no_pod_ends() {
     let _ = watcher.await;
     let events = seen.lock().unwrap().events;
     println!(
-        "{} kills and {pauses} pauses, {written} acknowledged writes, {events} events seen, none lost; the pod counted from {first} to {last}",
+        "{} kills and pauses in all of {pauses:?}, {written} acknowledged writes, {events} events seen, none lost; the pod counted from {first} to {last}",
         progress.kills
     );
     progress.forget();

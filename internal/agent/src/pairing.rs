@@ -417,6 +417,15 @@ mod tests {
         assert!(listens(socket.local_addr().unwrap().port()));
     }
 
+    proptest::proptest! {
+        #[test]
+        fn no_table_of_sockets_panics(text in "([ 0-9A-F:xyz\\PC]{0,80}\n){0,6}", port: u16) {
+            let _ = listed(&text, port);
+            let with = format!("sl\n 0: 0100007F:{port:04X} 00000000:0000 0A 0\n{text}");
+            proptest::prop_assert!(listed(&with, port));
+        }
+    }
+
     #[test]
     fn a_test_runs_on_a_port_that_work_uses_with_its_own_address() {
         let port = |card: &str, gid| pair::EndPort {

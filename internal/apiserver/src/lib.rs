@@ -22,6 +22,9 @@ mod delete_collection;
 mod delete_options;
 mod discovery;
 mod dispatch;
+#[cfg(test)]
+#[path = "../../resources/testing/documents.rs"]
+mod documents;
 mod escalation;
 mod eviction;
 mod exec;

@@ -333,3 +333,7 @@ fn bind(call: &Call, bound: &mut KubernetesClaims, reference: &Value) -> Result<
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "service_account_tests.rs"]
+mod tests;

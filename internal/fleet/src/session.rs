@@ -44,6 +44,8 @@ use desired_pods::drive;
 use hello::{own, read_hello, read_inventory};
 use inbound::{read, write_inventories};
 use registered::RegisteredSession;
+#[cfg(test)]
+pub(crate) use registered::session_for_tests;
 
 /// The capacity of the queue of messages to one agent.
 const OUTBOUND: usize = 256;

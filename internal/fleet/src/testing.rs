@@ -1,4 +1,4 @@
-//! A fleet for unit tests, whose API answers nothing but accepts events.
+//! Fleets for unit tests: one whose API answers nothing but accepts events, and one with an API of the test's own.
 
 use std::sync::Arc;
 
@@ -27,8 +27,12 @@ pub fn fleet() -> (Arc<Fleet>, Arc<Mutex<Vec<String>>>) {
             Ok(Response::new(Body::from(bytes.to_vec())))
         }
     });
+    (fleet_on(kube::Client::new(service, "default")), events)
+}
+
+/// A fleet whose API is this one.
+pub fn fleet_on(client: kube::Client) -> Arc<Fleet> {
     let directory = tempfile::tempdir().unwrap();
     let ca = CertificateAuthority::load_or_create(directory.path()).unwrap();
-    let client = kube::Client::new(service, "default");
-    (Fleet::start(client, FleetConfig::new(Arc::new(ca))), events)
+    Fleet::start(client, FleetConfig::new(Arc::new(ca)))
 }

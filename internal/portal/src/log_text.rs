@@ -254,7 +254,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_log_panics_and_nothing_but_text_is_left(text in "(\u{1b}\\[[0-9;:]{0,6}[a-zA-Z]?|\\PC|[\r\n\t\u{8}\u{1b}]){0,60}") {
+        fn nothing_but_text_is_left_and_no_log_panics(text in "(\u{1b}\\[[0-9;:]{0,6}[a-zA-Z]?|\\PC|[\r\n\t\u{8}\u{1b}]){0,60}") {
             for line in lines(&text, true) {
                 proptest::prop_assert!(line.plain().chars().all(|c| c == '\t' || !c.is_control()));
             }

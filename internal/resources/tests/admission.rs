@@ -79,7 +79,7 @@ fn any_pod() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn no_json_makes_a_rule_panic_and_what_is_there_may_stay(new in any_json(), old in any_json()) {
+    fn what_is_there_may_stay_and_no_json_makes_a_rule_panic(new in any_json(), old in any_json()) {
         let _ = references(&new);
         let _ = default_queue(&new);
         let _ = admits_namespace(&new, &BTreeMap::new());

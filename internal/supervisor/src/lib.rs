@@ -27,6 +27,7 @@
 //! ```
 
 mod restart;
+mod stateful;
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -42,6 +43,7 @@ pub use restart::{
     LoopEnd, Panicked, RESTART_FIRST, RESTART_HEALTHY, RESTART_LONGEST, SetAside, contained,
     keep_running,
 };
+pub use stateful::StatefulLoop;
 
 /// Time that all components together have to end once a stop was requested. Those that run on are
 /// aborted.

@@ -5,6 +5,7 @@
 mod pods;
 
 use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +20,13 @@ use parking_lot::Mutex;
 use portal::SharedUsage;
 use resources::kinds::PodGroup;
 use store::{Ledger, LedgerError};
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use supervisor::StatefulLoop;
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 use usage::{PodUid, StoredRecords, UsageBook};
 
 use super::mirror::{is_ready, mirror};
+use super::signals;
 
 /// Interval of counts and writes. A server that ends without its last write loses at most this much of the time of pods
 /// that are deleted before the next one starts.
@@ -33,14 +35,21 @@ const EVERY: Duration = Duration::from_secs(10);
 /// The background task that accounts allocations.
 pub struct Accounting {
     book: SharedUsage,
-    end: oneshot::Sender<()>,
-    keeping: JoinHandle<()>,
+    keeping: StatefulLoop<UsageKeeper>,
+}
+
+/// What the task keeps when it panics and starts again.
+struct UsageKeeper {
+    book: SharedUsage,
+    writer: Option<UsageWriter>,
+    client: Client,
+    /// Whether the present run has seen all gangs and nodes.
+    ready: bool,
 }
 
 impl Accounting {
     /// Goes on with the book in a directory. An error is only logged: no job depends on the accounts.
     pub async fn keep(directory: PathBuf, client: Client) -> Accounting {
-        let (end, ended) = oneshot::channel();
         let open = move || Ledger::open(&directory, store::Options::default());
         let (ledger, book) = match tokio::task::spawn_blocking(open).await {
             Ok(Ok((ledger, read))) => {
@@ -66,9 +75,16 @@ impl Accounting {
             }
         };
         let book = Arc::new(Mutex::new(book));
-        let writer = ledger.map(UsageWriter::new);
-        let keeping = tokio::spawn(run(book.clone(), writer, client, ended));
-        Accounting { book, end, keeping }
+        let keeper = UsageKeeper {
+            book: book.clone(),
+            writer: ledger.map(UsageWriter::new),
+            client,
+            ready: false,
+        };
+        let keeping = StatefulLoop::start("the accounting of usage", keeper, |keeper, ended| {
+            Box::pin(keeper.run(ended))
+        });
+        Accounting { book, keeping }
     }
 
     /// The book.
@@ -78,10 +94,9 @@ impl Accounting {
 
     /// Counts until now and writes what is left.
     pub async fn finish(self) {
-        // The task has already ended if it failed.
-        let _ = self.end.send(());
-        if let Err(error) = self.keeping.await {
-            tracing::error!(%error, "the last usage is not stored");
+        let mut keeper = self.keeping.finish().await;
+        if keeper.ready {
+            keeper.count_and_store().await;
         }
     }
 }
@@ -92,53 +107,55 @@ struct Lookups {
     nodes: Store<Node>,
 }
 
-async fn run(
-    book: SharedUsage,
-    mut writer: Option<UsageWriter>,
-    client: Client,
-    mut ended: oneshot::Receiver<()>,
-) {
-    // Of the copies only queue and labels are read; the rest is large.
-    let (gangs, follow_gangs) = mirror::<PodGroup>(&client, |gang| {
-        gang.metadata.annotations = None;
-        gang.metadata.managed_fields = None;
-        gang.status = None;
-    });
-    let (nodes, follow_nodes) = mirror::<Node>(&client, |node| {
-        node.metadata.annotations = None;
-        node.metadata.managed_fields = None;
-        node.status = None;
-    });
-    let lookups = Lookups { gangs, nodes };
-    let mut followed = futures::stream::select(follow_gangs, follow_nodes).fuse();
-    let mut pods = watcher(Api::<Pod>::all(client), watcher::Config::default())
-        .default_backoff()
-        .boxed()
-        .fuse();
-    let mut listed = BTreeSet::new();
-    let mut ticks = interval(EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut ready = false;
-    loop {
-        tokio::select! {
-            // Without gangs and nodes a pod has no queue and no model.
-            _ = followed.next() => ready = ready || (is_ready(&lookups.gangs) && is_ready(&lookups.nodes)),
-            event = pods.next(), if ready => match event {
-                Some(Ok(event)) => take_in(&book, &lookups, event, &mut listed),
-                Some(Err(error)) => tracing::debug!(%error, "the watch of pods begins again"),
-                None => {}
-            },
-            _ = ticks.tick(), if ready => {
-                book.lock().count_until(Timestamp::now());
-                store_changes(&book, &mut writer).await;
-            }
-            _ = &mut ended => {
-                if ready {
-                    book.lock().count_until(Timestamp::now());
-                    store_changes(&book, &mut writer).await;
+impl UsageKeeper {
+    async fn run(&mut self, ended: watch::Receiver<bool>) {
+        self.ready = false;
+        // Of the copies only queue and labels are read; the rest is large.
+        let (gangs, follow_gangs) = mirror::<PodGroup>(&self.client, |gang| {
+            gang.metadata.annotations = None;
+            gang.metadata.managed_fields = None;
+            gang.status = None;
+        });
+        let (nodes, follow_nodes) = mirror::<Node>(&self.client, |node| {
+            node.metadata.annotations = None;
+            node.metadata.managed_fields = None;
+            node.status = None;
+        });
+        let lookups = Lookups { gangs, nodes };
+        let mut followed = futures::stream::select(follow_gangs, follow_nodes).fuse();
+        let pods = Api::<Pod>::all(self.client.clone());
+        let mut pods = watcher(pods, watcher::Config::default())
+            .default_backoff()
+            .boxed()
+            .fuse();
+        let mut listed = BTreeSet::new();
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ended = std::pin::pin!(signals::requested(ended));
+        loop {
+            tokio::select! {
+                // Without gangs and nodes a pod has no queue and no model.
+                _ = followed.next() => {
+                    self.ready = self.ready || (is_ready(&lookups.gangs) && is_ready(&lookups.nodes));
                 }
-                return;
+                event = pods.next(), if self.ready => match event {
+                    Some(Ok(event)) => take_in(&self.book, &lookups, event, &mut listed),
+                    Some(Err(error)) => tracing::debug!(%error, "the watch of pods begins again"),
+                    None => {}
+                },
+                _ = ticks.tick(), if self.ready => self.count_and_store().await,
+                () = &mut ended => return,
             }
+        }
+    }
+
+    /// Counts until now and writes what changed.
+    async fn count_and_store(&mut self) {
+        self.book.lock().count_until(Timestamp::now());
+        if let Some(writer) = &mut self.writer
+            && !writer.write(&self.book).await
+        {
+            self.writer = None;
         }
     }
 }
@@ -170,7 +187,20 @@ fn take_in(
     }
 }
 
+/// Observes a pod. A panic over one pod loses that pod's usage until the pod changes, and is in the log.
 fn observe(book: &SharedUsage, lookups: &Lookups, pod: &Pod, now: Timestamp) {
+    let observing = AssertUnwindSafe(|| observe_one(book, lookups, pod, now));
+    if std::panic::catch_unwind(observing).is_err() {
+        let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+        tracing::error!(
+            namespace,
+            name,
+            "the server panicked while it accounted a pod; it goes on with the others"
+        );
+    }
+}
+
+fn observe_one(book: &SharedUsage, lookups: &Lookups, pod: &Pod, now: Timestamp) {
     let gang = |namespace: &str, name: &str| {
         let reference = reflector::ObjectRef::new(name).within(namespace);
         lookups.gangs.get(&reference)?.spec.queue.clone()
@@ -182,13 +212,6 @@ fn observe(book: &SharedUsage, lookups: &Lookups, pod: &Pod, now: Timestamp) {
     };
     if let Some(allocation) = pods::allocation(pod, gang, model, now) {
         book.lock().observe(allocation);
-    }
-}
-
-async fn store_changes(book: &SharedUsage, writer: &mut Option<UsageWriter>) {
-    let Some(open) = writer else { return };
-    if !open.write(book).await {
-        *writer = None;
     }
 }
 
@@ -247,5 +270,58 @@ impl UsageWriter {
                 false
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::http::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+
+    /// An API with a pod that has a GPU; the first list of pods panics.
+    fn client_that_panics_once(lists: Arc<AtomicUsize>) -> Client {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let lists = lists.clone();
+            async move {
+                if request.uri().query().unwrap_or_default().contains("watch=") {
+                    std::future::pending::<()>().await;
+                }
+                let mut items = Vec::new();
+                if request.uri().path().ends_with("/pods") {
+                    assert!(lists.fetch_add(1, Ordering::SeqCst) > 0, "over the pods");
+                    items.push(serde_json::json!({
+                        "metadata": {"name": "p", "namespace": "team", "uid": "u1"},
+                        "spec": {"nodeName": "n1", "containers": [
+                            {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}},
+                        ]},
+                        "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"},
+                    }));
+                }
+                let list =
+                    serde_json::json!({"metadata": {"resourceVersion": "1"}, "items": items});
+                Ok::<_, std::io::Error>(Response::new(Body::from(list.to_string().into_bytes())))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn accounting_goes_on_after_a_panic_and_stores_its_last_usage() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("usage");
+        let lists = Arc::new(AtomicUsize::new(0));
+        let client = client_that_panics_once(lists.clone());
+        let accounting = Accounting::keep(path.clone(), client).await;
+        while lists.load(Ordering::SeqCst) < 2 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        tokio::time::sleep(EVERY).await;
+        accounting.finish().await;
+        let (_ledger, read) = Ledger::open(&path, store::Options::default()).unwrap();
+        assert!(!read.records.is_empty(), "the pod's usage is not stored");
     }
 }

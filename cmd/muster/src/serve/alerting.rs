@@ -3,6 +3,7 @@
 
 mod send;
 
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +19,15 @@ use kube::Client;
 use kube::runtime::reflector::Store;
 use parking_lot::Mutex;
 use portal::SharedAlerts;
-use supervisor::Stop;
+use supervisor::{StatefulLoop, Stop, contained};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use self::send::Sender;
 use super::layout::{FileLayout, write_private};
 use super::mirror::{is_ready, mirror};
+use super::signals;
 use super::tls::ServedCertificates;
 
 /// How often what is due is sent and stored.
@@ -79,28 +82,46 @@ impl Alerting {
 
     /// Judges and notifies until the stop.
     pub async fn run(self, client: Client, served: Arc<ServedCertificates>, stop: Stop) {
-        stop.run_until_requested(self.follow(client, served)).await;
-        self.store(&mut false).await;
+        // Deliveries in flight are kept over a panic: each receiver has one at a time, and waits for its end.
+        let state = (self, JoinSet::new());
+        let following =
+            StatefulLoop::start("the alerts", state, move |(alerting, sending), ended| {
+                let (client, served) = (client.clone(), served.clone());
+                Box::pin(async move { alerting.follow(client, &served, sending, ended).await })
+            });
+        stop.requested().await;
+        let state = following.finish().await;
+        state.0.store(&mut false).await;
     }
 
-    async fn follow(&self, client: Client, served: Arc<ServedCertificates>) {
+    async fn follow(
+        &self,
+        client: Client,
+        served: &ServedCertificates,
+        sending: &mut JoinSet<Sent>,
+        ended: watch::Receiver<bool>,
+    ) {
         let untracked = |node: &mut Node| node.metadata.managed_fields = None;
         let (nodes, follow_nodes) = mirror(&client, untracked);
         let untracked = |quota: &mut ResourceQuota| quota.metadata.managed_fields = None;
         let (quotas, follow_quotas) = mirror(&client, untracked);
         let mut followed = futures::stream::select(follow_nodes, follow_quotas).fuse();
-        let mut sending = JoinSet::new();
+        let mut ended = std::pin::pin!(signals::requested(ended));
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut ready, mut turn, mut said) = (false, 0, false);
         loop {
             tokio::select! {
+                () = &mut ended => return,
                 _ = followed.next() => ready = ready || (is_ready(&nodes) && is_ready(&quotas)),
                 Some(sent) = sending.join_next() => self.settle(sent),
                 _ = ticks.tick() => {
                     // Without all nodes an alert that fires would seem to have ended.
                     if ready && turn == 0 {
-                        self.judge(&nodes, &quotas, &served);
+                        let judging = AssertUnwindSafe(|| self.judge(&nodes, &quotas, served));
+                        if std::panic::catch_unwind(judging).is_err() {
+                            tracing::error!("the server panicked while it judged alerts; those that fire go on, and it tries again");
+                        }
                     }
                     turn = (turn + 1) % JUDGED_EVERY;
                     for due in self.alerts.lock().take_due(Timestamp::now()) {
@@ -188,7 +209,10 @@ struct Sent {
 }
 
 async fn deliver(sender: &Sender, due: DueDelivery) -> Sent {
-    let result = sender.send(&due).await.map_err(|error| error.to_string());
+    let result = match contained(sender.send(&due)).await {
+        Ok(sent) => sent.map_err(|error| error.to_string()),
+        Err(panic) => Err(format!("the server panicked while it sent: {panic}")),
+    };
     Sent {
         receiver: due.receiver.name,
         id: due.id,

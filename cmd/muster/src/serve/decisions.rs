@@ -9,9 +9,11 @@ use std::time::Duration;
 use controllers::scheduling::ReportBoard;
 use jiff::{SignedDuration, Timestamp};
 use store::{Ledger, LedgerError, RecordChange};
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use supervisor::StatefulLoop;
+use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::signals;
 
 /// Interval of writes.
 const EVERY: Duration = Duration::from_secs(2);
@@ -26,15 +28,14 @@ const KEPT_FOR: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 /// The background task that stores decisions.
 pub struct Decisions {
-    end: oneshot::Sender<()>,
-    keeping: JoinHandle<()>,
+    /// None if decisions are not stored.
+    keeping: Option<StatefulLoop<DecisionWriter>>,
 }
 
 impl Decisions {
     /// Loads the stored decisions of a directory into the scheduler's reports, and stores new ones
     /// there. An error is only logged: no job depends on the history.
     pub async fn keep(directory: PathBuf, board: Arc<ReportBoard>) -> Decisions {
-        let (end, ended) = oneshot::channel();
         let open = move || Ledger::open(&directory, store::Options::default());
         let ledger = match tokio::task::spawn_blocking(open).await {
             Ok(Ok((ledger, read))) => {
@@ -59,37 +60,43 @@ impl Decisions {
                 None
             }
         };
-        let keeping = match ledger {
-            Some(ledger) => tokio::spawn(run(DecisionWriter::new(ledger, board), ended)),
-            None => tokio::spawn(async {}),
+        let start = |ledger| {
+            let writer = DecisionWriter::new(ledger, board);
+            StatefulLoop::start("the writer of decisions", writer, |writer, ended| {
+                Box::pin(run(writer, ended))
+            })
         };
-        Decisions { end, keeping }
+        Decisions {
+            keeping: ledger.map(start),
+        }
     }
 
     /// Writes the remaining decisions. The scheduler must have stopped.
     pub async fn finish(self) {
-        // The task has already ended if it failed.
-        let _ = self.end.send(());
-        if let Err(error) = self.keeping.await {
-            tracing::error!(%error, "the last decisions are not stored");
+        if let Some(keeping) = self.keeping {
+            let mut writer = keeping.finish().await;
+            if !writer.gave_up {
+                writer.write(true).await;
+            }
         }
     }
 }
 
-async fn run(mut writer: DecisionWriter, mut ended: oneshot::Receiver<()>) {
+async fn run(writer: &mut DecisionWriter, ended: watch::Receiver<bool>) {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut whole, mut forgot) = (Instant::now(), Instant::now());
+    let mut ended = std::pin::pin!(signals::requested(ended));
     loop {
-        let ends = tokio::select! {
-            _ = ticks.tick() => false,
-            _ = &mut ended => true,
-        };
-        let holding_on = ends || whole.elapsed() >= HOLDING_ON_EVERY;
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = &mut ended => return,
+        }
+        let holding_on = whole.elapsed() >= HOLDING_ON_EVERY;
         if holding_on {
             whole = Instant::now();
         }
-        if !writer.write(holding_on).await || ends {
+        if !writer.write(holding_on).await {
             return;
         }
         if forgot.elapsed() >= FORGET_EVERY {
@@ -115,6 +122,8 @@ struct DecisionWriter {
     left: Arc<Vec<RecordChange>>,
     /// Whether the full disk has been logged.
     said: bool,
+    /// Whether no write can succeed any more.
+    gave_up: bool,
 }
 
 impl DecisionWriter {
@@ -124,6 +133,7 @@ impl DecisionWriter {
             board,
             left: Arc::default(),
             said: false,
+            gave_up: false,
         }
     }
 
@@ -157,9 +167,10 @@ impl DecisionWriter {
         }
     }
 
-    fn give_up(&self, error: &dyn std::error::Error) -> bool {
+    fn give_up(&mut self, error: &dyn std::error::Error) -> bool {
         tracing::error!(%error, "decisions are not stored any more and end with this server");
         self.board.keep_no_more();
+        self.gave_up = true;
         false
     }
 }

@@ -13,12 +13,13 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use measurements::{HistoryQuery, Point, SERIES_MAX, Series};
 use portal::{Board, MeasurementsUnread, SharedUsage};
-use supervisor::Stop;
-use tokio::sync::mpsc;
+use supervisor::{StatefulLoop, Stop};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use usage::ActivityWatch;
 
 use self::files::{Findings, HistoryFiles};
+use super::signals;
 
 /// Between two writes: agents measure as often.
 const EVERY: Duration = Duration::from_secs(15);
@@ -99,20 +100,31 @@ impl History {
     }
 
     /// Keeps measurements until the stop, and writes the last ones.
-    pub async fn run(mut self, board: Board, stop: Stop) {
-        let mut pending = Pending::default();
-        stop.run_until_requested(self.follow(&board, &mut pending))
-            .await;
-        self.write(&mut pending).await;
+    pub async fn run(self, board: Board, stop: Stop) {
+        let state = (self, Pending::default());
+        let following = StatefulLoop::start(
+            "the history of measurements",
+            state,
+            move |(history, pending), ended| {
+                let board = board.clone();
+                Box::pin(async move { history.follow(&board, pending, ended).await })
+            },
+        );
+        stop.requested().await;
+        let mut state = following.finish().await;
+        let (history, pending) = &mut *state;
+        history.write(pending).await;
     }
 
-    async fn follow(&mut self, board: &Board, pending: &mut Pending) {
+    async fn follow(&mut self, board: &Board, pending: &mut Pending, ended: watch::Receiver<bool>) {
         let mut activity = ActivityWatch::default();
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut turn = 0;
+        let mut ended = std::pin::pin!(signals::requested(ended));
         loop {
             tokio::select! {
+                () = &mut ended => return,
                 Some(measured) = self.received.recv() => {
                     collect::count_activity(&measured, &mut activity, &self.usage);
                     pending.add(measured.at.as_second(), collect::of_node(&measured));

@@ -6,11 +6,13 @@
 //!
 //! Every connection takes a place (`places`) and has limits (`limits`): an idle connection is
 //! closed, and if there are too many connections an idle one makes room for a new one. The accept
-//! loop waits for no connection.
+//! loop waits for no connection. Every request takes a place too (`request_slots`); without one it is
+//! answered 429.
 
 mod body;
 mod connection_slots;
 mod limits;
+mod request_slots;
 mod slow_readers;
 mod streams;
 #[cfg(test)]
@@ -24,6 +26,7 @@ use anyhow::Result;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode, header};
+use axum::response::IntoResponse;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -35,12 +38,14 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
+use super::metrics::RequestMetrics;
 use super::{plain_http, route_layer};
 
 pub use limits::ListenerLimits;
 
 use body::{CountedBody, Upload};
 use connection_slots::{Activity, ConnectionSlot, ConnectionSlots};
+use request_slots::{RequestOrigin, RequestSlots, TooManyRequests};
 use slow_readers::SlowReaderTimeout;
 use streams::{SendProgress, Streams};
 
@@ -52,6 +57,9 @@ const SESSIONS: &str = "/muster.agent.v1.Fleet/";
 
 /// How long an idle connection may take to end after a shutdown notice.
 const GOODBYE: Duration = Duration::from_secs(1);
+
+/// When a client should try again whose request got no place.
+const RETRY_AFTER_SECONDS: u32 = 1;
 
 /// Interval at which a node's certificate is checked again during its connection: it may expire.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
@@ -75,6 +83,14 @@ pub struct ListenerConfig {
     pub limits: ListenerLimits,
     /// The validity of client certificates.
     pub certificates: Certificates,
+    /// Counts the requests that the listener itself refuses; the routes count the others.
+    pub requests: Arc<RequestMetrics>,
+}
+
+/// The places of connections and requests.
+struct Places {
+    connections: Arc<ConnectionSlots>,
+    requests: Arc<RequestSlots>,
 }
 
 /// Permits for TLS handshakes.
@@ -89,7 +105,10 @@ pub async fn serve(
     config: ListenerConfig,
     mut stop: watch::Receiver<bool>,
 ) -> Result<()> {
-    let places = ConnectionSlots::new(config.limits);
+    let places = Arc::new(Places {
+        connections: ConnectionSlots::new(config.limits),
+        requests: RequestSlots::new(config.limits),
+    });
     let handshakes = Arc::new(Handshakes {
         loopback: Semaphore::new(config.limits.handshakes),
         others: Semaphore::new(config.limits.handshakes),
@@ -109,14 +128,15 @@ pub async fn serve(
                 continue;
             }
         };
-        let Some(place) = places.take(connection_slots::origin(peer.ip())) else {
+        let Some(place) = places.connections.take(connection_slots::origin(peer.ip())) else {
             tracing::debug!(%peer, "a connection is refused: too many are at work");
             continue;
         };
         let (config, handshakes) = (config.clone(), handshakes.clone());
+        let requests = places.requests.clone();
         tokio::spawn(async move {
             let served = tokio::select! {
-                served = connection(stream, peer, &place, &config, &handshakes) => served,
+                served = connection(stream, peer, &place, &requests, &config, &handshakes) => served,
                 () = place.activity.evicted() => Ok(()),
             };
             if let Err(error) = served {
@@ -130,6 +150,7 @@ async fn connection(
     stream: TcpStream,
     peer: SocketAddr,
     place: &ConnectionSlot,
+    requests: &Arc<RequestSlots>,
     config: &ListenerConfig,
     handshakes: &Handshakes,
 ) -> Result<()> {
@@ -158,33 +179,48 @@ async fn connection(
             .and_then(|chain| chain.first())
             .and_then(|certificate| fleet::peer_identity(certificate));
         let router = config.router.clone();
-        return http(stream, router, identity, peer, &place.activity, config).await;
+        let client = Client { identity, peer };
+        return http(stream, router, client, &place.activity, requests, config).await;
     }
     let router = if loopback {
         plain_http::marked(config.router.clone())
     } else {
         route_layer::around(Router::new().fallback(to_https), Arc::default())
     };
-    http(stream, router, None, peer, &place.activity, config).await
+    let client = Client {
+        identity: None,
+        peer,
+    };
+    http(stream, router, client, &place.activity, requests, config).await
+}
+
+/// The other end of a connection.
+struct Client {
+    /// Of its certificate, which may be invalid by now.
+    identity: Option<PeerIdentity>,
+    peer: SocketAddr,
 }
 
 async fn http<S>(
     stream: S,
     router: Router,
-    identity: Option<PeerIdentity>,
-    peer: SocketAddr,
+    client: Client,
     activity: &Arc<Activity>,
+    requests: &Arc<RequestSlots>,
     config: &ListenerConfig,
 ) -> Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let limits = config.limits;
+    let Client { identity, peer } = client;
     let revoked = revoked(config.certificates.clone(), identity.clone());
     let counts = config.certificates.counts.clone();
     let busy = activity.clone();
+    let (slots, metrics) = (requests.clone(), config.requests.clone());
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         let in_progress = busy.begin();
+        let mut origin = RequestOrigin::Address(connection_slots::origin(peer.ip()));
         if let Some(identity) = &identity {
             // A caller with an invalid certificate is anonymous to the API; the fleet reports the
             // reason.
@@ -192,6 +228,7 @@ where
                 && counts(identity)
             {
                 request.extensions_mut().insert(Caller::node(node));
+                origin = RequestOrigin::Node(node.to_owned());
             }
             request.extensions_mut().insert(identity.clone());
         }
@@ -203,12 +240,23 @@ where
             true => Body::new(body),
             false => Body::new(Upload::new(body, limits)),
         });
-        let answered = router.clone().oneshot(request);
+        let place = slots.take(origin).map_err(|why| {
+            metrics.count(
+                request.method(),
+                StatusCode::TOO_MANY_REQUESTS,
+                Duration::ZERO,
+            );
+            refusal(&why)
+        });
+        let router = router.clone();
         async move {
-            let answer = answered.await?;
+            let (answer, slot) = match place {
+                Ok(slot) => (router.oneshot(request).await?, Some(slot)),
+                Err(refused) => (refused, None),
+            };
             let progress = SendProgress::current();
             Ok::<_, std::convert::Infallible>(
-                answer.map(|body| CountedBody::new(body, in_progress, progress)),
+                answer.map(|body| CountedBody::new(body, in_progress, slot, progress)),
             )
         }
     });
@@ -239,6 +287,25 @@ where
     serving.as_mut().graceful_shutdown();
     let _ = tokio::time::timeout(GOODBYE, serving).await;
     Ok(())
+}
+
+/// The answer to a request that got no place.
+fn refusal(why: &TooManyRequests) -> Response<Body> {
+    tracing::debug!(%why, "a request is refused");
+    let status = serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": why.to_string(), "reason": "TooManyRequests",
+        "details": {"retryAfterSeconds": RETRY_AFTER_SECONDS}, "code": 429,
+    });
+    let retry_after = [(header::RETRY_AFTER, RETRY_AFTER_SECONDS)];
+    let answer = (
+        StatusCode::TOO_MANY_REQUESTS,
+        retry_after,
+        axum::Json(status),
+    );
+    let mut answer = answer.into_response();
+    route_layer::protect(answer.headers_mut());
+    answer
 }
 
 /// Returns when a valid certificate becomes invalid.

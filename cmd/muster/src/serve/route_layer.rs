@@ -95,7 +95,8 @@ fn panicked() -> Response {
     (StatusCode::INTERNAL_SERVER_ERROR, axum::Json(status)).into_response()
 }
 
-fn protect(headers: &mut HeaderMap) {
+/// Adds the headers that keep browsers from misinterpreting a response.
+pub fn protect(headers: &mut HeaderMap) {
     headers.insert(
         header::X_CONTENT_TYPE_OPTIONS,
         HeaderValue::from_static("nosniff"),

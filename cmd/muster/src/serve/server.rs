@@ -172,7 +172,7 @@ impl RunningServer {
                 own_names,
                 plain_http::refuse_other_hosts,
             ));
-        let router = route_layer::around(router, requests);
+        let router = route_layer::around(router, requests.clone());
         let certificate = Certificate::issue(&ca, &known)?;
         let served = ServedCertificates::new(certificate.clone());
         let configured =
@@ -182,6 +182,7 @@ impl RunningServer {
             router,
             limits: ListenerLimits::of(process::raise_open_files()),
             certificates: certificates(&fleet),
+            requests,
         };
         // Written before the first request is answered: a user who can read the file can use it.
         admin::write_kubeconfig(layout, &identity, &ca, local(address)).await;

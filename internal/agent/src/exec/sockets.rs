@@ -139,6 +139,24 @@ mod tests {
         assert_eq!(listeners(text), expected);
     }
 
+    proptest::proptest! {
+        #[test]
+        fn no_table_of_sockets_panics(
+            text in "([ 0-9A-F:xyz.\\-\\PC]{0,80}\n){0,4}",
+            words in proptest::collection::vec("[0-9A-Fa-f:\\PC]{0,40}|0A|0100007F:1F90|[0-9]{0,24}", 0..14),
+            long in "[0-9A-F]{0,40}:[0-9A-F]{0,8}",
+            port: u16,
+        ) {
+            let line = format!("   0: {long} 00000000:0000 0A 0:0 00:0 0 0 0 4711 1\n");
+            let all = listeners(&format!("{line}{text}{}\n", words.join(" ")));
+            // All sockets are the pod's, or none.
+            let own: BTreeSet<u64> = all.iter().map(|one| one.inode).collect();
+            let listens = all.iter().any(|one| one.port == port);
+            proptest::prop_assert_eq!(target(&all, port, &own).is_some(), listens);
+            proptest::prop_assert!(target(&all, port, &BTreeSet::new()).is_none());
+        }
+    }
+
     #[test]
     fn only_an_address_that_no_other_socket_takes_is_the_pods() {
         let own = BTreeSet::from([1, 2]);

@@ -467,6 +467,59 @@ mod tests {
         assert!(FrameReader::default().read(&nonsense).is_err());
     }
 
+    /// What a client may send: the two opened streams, then any control frame, data, and the rest.
+    fn sent(kind: u16, content: &[u8], stream: u32) -> Vec<u8> {
+        [
+            opened(),
+            control_frame(kind, content).to_vec(),
+            data(stream, content, true).to_vec(),
+            pong(stream).to_vec(),
+            refusal(stream).to_vec(),
+        ]
+        .concat()
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_frames_of_a_client_panic(
+            rubbish in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..80),
+            kind in 0..12_u16,
+            content in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..60),
+            stream in 0..=u32::MAX >> 1,
+            changes in proptest::collection::vec(
+                (proptest::prelude::any::<proptest::sample::Index>(), proptest::prelude::any::<u8>()), 0..4,
+            ),
+            cut in proptest::prelude::any::<proptest::sample::Index>(),
+            size in 1..40_usize,
+        ) {
+            let _ = FrameReader::default().read(&rubbish);
+            let mut bytes = sent(kind, &content, stream);
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            bytes.truncate(cut.index(bytes.len() + 1));
+            // The pieces in which the bytes come make no difference.
+            let whole = FrameReader::default().read(&bytes);
+            let mut reader = FrameReader::default();
+            let mut frames = Vec::new();
+            let mut failed = None;
+            for piece in bytes.chunks(size) {
+                match reader.read(piece) {
+                    Ok(more) => frames.extend(more),
+                    Err(error) => {
+                        failed = Some(error);
+                        break;
+                    }
+                }
+            }
+            match (whole, failed) {
+                (Ok(whole), None) => proptest::prop_assert_eq!(whole, frames),
+                (whole, failed) => proptest::prop_assert_eq!(whole.err(), failed),
+            }
+        }
+    }
+
     #[test]
     fn a_header_block_is_bounded_however_well_it_is_compressed() {
         // 64 KiB of one byte.

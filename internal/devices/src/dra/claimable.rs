@@ -349,7 +349,7 @@ mod tests {
     proptest! {
         /// For any name of a card from a driver, the result is valid for the API.
         #[test]
-        fn names_are_what_the_api_takes(text in "\\PC{0,90}") {
+        fn names_are_what_the_api_takes_and_no_text_panics(text in "\\PC{0,90}") {
             let name = name_of(&format!("GPU-{text}"));
             prop_assert!((1..=NAME_MAX).contains(&name.len()), "{name:?}");
             let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';

@@ -8,7 +8,7 @@ mod plan;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use resources::names::VERSION_REFUSED;
 use resources::upgrade::{AgentStatus, NodePhase, Rollout, RolloutNode, RolloutState};
 use rpc::agent::v1::{BinaryAsk, BinaryChunk, BinaryVerdict, Hello, OfferBinary};
+use supervisor::{LoopEnd, contained, keep_running};
 use tokio::time::Instant;
 
 use crate::Fleet;
@@ -236,9 +237,8 @@ impl Fleet {
     }
 
     fn drive_rollout(self: &Arc<Self>, id: u64) {
-        let fleet = self.clone();
-        let task = tokio::spawn(async move { drive(&fleet, id).await });
-        self.tasks.lock().push(task.abort_handle());
+        let driving = keep_driving(Arc::downgrade(self), id, step);
+        self.tasks.lock().push(tokio::spawn(driving).abort_handle());
     }
 
     /// The agents of all nodes with their versions.
@@ -288,9 +288,27 @@ fn condition(node: &Node, kind: &str) -> Option<String> {
     Some(found.message.clone().unwrap_or_default())
 }
 
-/// Advances the rollout until it has ended and no agent is in flight, or until another one begins.
-async fn drive(fleet: &Arc<Fleet>, id: u64) {
+/// One look at all agents, with the nodes that came back and whether each is ready, at a time on the driver's clock;
+/// false once there is nothing more to do.
+type Step = fn(&Arc<Fleet>, u64, &BTreeMap<String, bool>, Duration) -> bool;
+
+/// Drives the rollout until its end. After a panic the driver goes on: nothing of a rollout is its own but the clock,
+/// which therefore begins here.
+fn keep_driving(fleet: Weak<Fleet>, id: u64, step: Step) -> impl Future<Output = ()> + Send {
     let began = Instant::now();
+    keep_running("the upgrade of agents", move || {
+        let fleet = fleet.clone();
+        async move {
+            if let Some(fleet) = fleet.upgrade() {
+                drive(&fleet, id, began, step).await;
+            }
+            LoopEnd::Finished
+        }
+    })
+}
+
+/// Advances the rollout until it has ended and no agent is in flight, or until another one begins.
+async fn drive(fleet: &Arc<Fleet>, id: u64, began: Instant, step: Step) {
     let mut ready = BTreeMap::new();
     loop {
         // Only a node that came back is asked for its condition.
@@ -310,9 +328,11 @@ async fn drive(fleet: &Arc<Fleet>, id: u64) {
         };
         ready.clear();
         for name in back {
-            let found = fleet.nodes.nodes.get_opt(&name).await;
-            let is_ready = found
-                .is_ok_and(|node| node.is_some_and(|node| condition(&node, "Ready").is_some()));
+            let is_ready = contained(is_ready(fleet, &name)).await;
+            let is_ready = is_ready.unwrap_or_else(|panic| {
+                tracing::error!(node = name, %panic, "the server panicked over a node while it upgrades agents; it goes on with the others, and tries again");
+                false
+            });
             ready.insert(name, is_ready);
         }
         if !step(fleet, id, &ready, began.elapsed()) {
@@ -322,7 +342,13 @@ async fn drive(fleet: &Arc<Fleet>, id: u64) {
     }
 }
 
-/// One look at all agents; false once there is nothing more to do.
+/// Whether the node's agent says that the node is ready.
+async fn is_ready(fleet: &Fleet, name: &str) -> bool {
+    let found = fleet.nodes.nodes.get_opt(name).await;
+    found.is_ok_and(|node| node.is_some_and(|node| condition(&node, "Ready").is_some()))
+}
+
+/// What a [`Step`] does.
 fn step(fleet: &Arc<Fleet>, id: u64, ready: &BTreeMap<String, bool>, now: Duration) -> bool {
     let mut current = fleet.rollouts.current.lock();
     let Some(current) = current.as_mut().filter(|current| current.rollout.id == id) else {
@@ -441,4 +467,99 @@ pub fn judged(fleet: &Fleet, session: &Session, verdict: BinaryVerdict) {
         false => OfferAnswer::Refused(verdict.detail.chars().take(TEXT_MAX).collect()),
     };
     current.verdicts.insert(session.node.clone(), answer);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use http::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+    use crate::session::session_for_tests;
+    use crate::testing::fleet_on;
+
+    /// A fleet whose nodes are ready, with an agent on each that has the binary that is rolled out. The first read of
+    /// node n1 panics.
+    fn upgraded(nodes: &[&str]) -> Arc<Fleet> {
+        let panics = Arc::new(AtomicBool::new(true));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let panics = panics.clone();
+            async move {
+                let path = request.uri().path();
+                let Some(name) = path.strip_prefix("/api/v1/nodes/") else {
+                    return Err(std::io::Error::other("nowhere"));
+                };
+                assert!(
+                    name != "n1" || !panics.swap(false, Ordering::SeqCst),
+                    "over n1"
+                );
+                let node = serde_json::json!({
+                    "apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+                    "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+                });
+                Ok(Response::new(Body::from(node.to_string().into_bytes())))
+            }
+        });
+        let fleet = fleet_on(kube::Client::new(service, "default"));
+        let node = |name: &&str| RolloutNode {
+            name: (*name).to_owned(),
+            phase: NodePhase::Waiting,
+            detail: String::new(),
+        };
+        *fleet.rollouts.current.lock() = Some(Current {
+            rollout: Rollout {
+                id: 1,
+                sha256: "new".to_owned(),
+                bytes: 1,
+                binary: None,
+                max_unavailable: 1,
+                state: RolloutState::Running,
+                nodes: nodes.iter().map(node).collect(),
+            },
+            binary: None,
+            verdicts: Verdicts::new(),
+            flights: BTreeMap::new(),
+        });
+        for (id, name) in (1..).zip(nodes) {
+            let session = session_for_tests(name, id, "new");
+            fleet.sessions.lock().insert((*name).to_owned(), session);
+        }
+        fleet
+    }
+
+    fn phases(fleet: &Fleet) -> Vec<NodePhase> {
+        let rollout = fleet.rollout().unwrap();
+        rollout.nodes.iter().map(|node| node.phase).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_over_one_node_delays_no_other_and_is_tried_again() {
+        let fleet = upgraded(&["n1", "n2"]);
+        let first: Step = |fleet, id, ready, now| {
+            step(fleet, id, ready, now);
+            false
+        };
+        drive(&fleet, 1, Instant::now(), first).await;
+        let phases_after_the_panic = phases(&fleet);
+        assert_ne!(phases_after_the_panic[0], NodePhase::Done);
+        assert_eq!(phases_after_the_panic[1], NodePhase::Done);
+        drive(&fleet, 1, Instant::now(), step).await;
+        assert_eq!(phases(&fleet), [NodePhase::Done, NodePhase::Done]);
+        assert_eq!(fleet.rollout().unwrap().state, RolloutState::Done);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_driver_that_panics_goes_on() {
+        static PANICS: AtomicBool = AtomicBool::new(true);
+        let fleet = upgraded(&["n2"]);
+        let panics_once: Step = |fleet, id, ready, now| {
+            assert!(!PANICS.swap(false, Ordering::SeqCst), "in a step");
+            step(fleet, id, ready, now)
+        };
+        keep_driving(Arc::downgrade(&fleet), 1, panics_once).await;
+        assert!(!PANICS.load(Ordering::SeqCst));
+        assert_eq!(phases(&fleet), [NodePhase::Done]);
+    }
 }

@@ -34,8 +34,9 @@ impl Drop for RegisteredSession {
     }
 }
 
+/// A session without an agent, whose binary has this digest.
 #[cfg(test)]
-mod tests {
+pub(crate) fn session_for_tests(node: &str, id: u64, sha256: &str) -> Arc<Session> {
     use parking_lot::Mutex;
     use resources::devices::NodeInventory;
     use rpc::PeerIdentity;
@@ -43,40 +44,47 @@ mod tests {
     use tokio::sync::{Notify, Semaphore, mpsc, watch};
     use tokio::time::Instant;
 
-    use super::*;
     use crate::logs::LogSinks;
     use crate::node::NodeDescription;
     use crate::node_requests::PendingNodeRequests;
     use crate::rollout::AgentBinary;
     use crate::sent_instructions::SentInstructions;
 
+    let hello = Hello {
+        node_name: node.to_owned(),
+        binary_sha256: sha256.to_owned(),
+        ..Hello::default()
+    };
+    let inventory: NodeInventory = serde_json::from_str("{}").unwrap();
+    Arc::new(Session {
+        node: node.to_owned(),
+        peer: PeerIdentity {
+            common_name: PeerIdentity::node_common_name(node),
+            admission: None,
+            not_after: i64::MAX,
+        },
+        id,
+        outbound: mpsc::channel(1).0,
+        wake: Notify::new(),
+        ended: watch::Sender::new(false),
+        logs: LogSinks::default(),
+        asks: PendingNodeRequests::default(),
+        book: Mutex::new(SentInstructions::open(&[], &[]).0),
+        heard: Mutex::new(Instant::now()),
+        inventory: watch::Sender::new(inventory.clone()),
+        health: watch::Sender::new(None),
+        description: NodeDescription::of(&hello, &inventory),
+        agent: AgentBinary::of(&hello),
+        sending: Arc::new(Semaphore::new(1)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
     fn session(node: &str, id: u64) -> Arc<Session> {
-        let hello = Hello {
-            node_name: node.to_owned(),
-            ..Hello::default()
-        };
-        let inventory: NodeInventory = serde_json::from_str("{}").unwrap();
-        Arc::new(Session {
-            node: node.to_owned(),
-            peer: PeerIdentity {
-                common_name: PeerIdentity::node_common_name(node),
-                admission: None,
-                not_after: i64::MAX,
-            },
-            id,
-            outbound: mpsc::channel(1).0,
-            wake: Notify::new(),
-            ended: watch::Sender::new(false),
-            logs: LogSinks::default(),
-            asks: PendingNodeRequests::default(),
-            book: Mutex::new(SentInstructions::open(&[], &[]).0),
-            heard: Mutex::new(Instant::now()),
-            inventory: watch::Sender::new(inventory.clone()),
-            health: watch::Sender::new(None),
-            description: NodeDescription::of(&hello, &inventory),
-            agent: AgentBinary::of(&hello),
-            sending: Arc::new(Semaphore::new(1)),
-        })
+        session_for_tests(node, id, "")
     }
 
     fn registered(fleet: &Arc<Fleet>, session: Arc<Session>) -> RegisteredSession {

@@ -112,7 +112,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_damaged_configuration_ends_in_an_answer(config in proptest::collection::vec(any::<u8>(), 0..600)) {
+        fn no_damaged_configuration_panics(config in proptest::collection::vec(any::<u8>(), 0..600)) {
             of(&config);
         }
     }

@@ -157,7 +157,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_answered_ends_in_an_answer(
+        fn no_answer_panics(
             bytes in proptest::collection::vec(any::<u8>(), 0..200), cut in 0..240_usize,
         ) {
             let _ = paused(&bytes);

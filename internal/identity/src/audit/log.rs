@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -152,22 +153,37 @@ impl LogFile {
 
     fn write(&mut self, events: impl Iterator<Item = AuditEvent>) {
         let mut bytes = Vec::new();
-        let (mut head, mut count) = (self.head.clone(), 0);
+        let (mut head, mut count, mut missing) = (self.head.clone(), 0, 0);
         for event in events {
             count += 1;
-            match head.link(event, if bytes.is_empty() { self.lost } else { 0 }) {
-                Ok((line, next)) => {
+            let lost = if bytes.is_empty() { self.lost } else { 0 };
+            // A panic over one event costs that event: the writer's end would cost all that follow.
+            match std::panic::catch_unwind(AssertUnwindSafe(|| head.link(event, lost))) {
+                Ok(Ok((line, next))) => {
                     bytes.extend_from_slice(&line);
                     bytes.push(b'\n');
                     head = next;
                 }
-                Err(error) => tracing::error!(%error, "the audit log could not encode an event"),
+                Ok(Err(error)) => {
+                    missing += 1;
+                    tracing::error!(%error, "the audit log could not encode an event");
+                }
+                Err(_) => {
+                    missing += 1;
+                    tracing::error!(
+                        "the audit log's writer panicked over an event, which is lost; it goes on with the next"
+                    );
+                }
             }
         }
         match self.append(&bytes) {
             Ok(()) => {
+                // The next line has the number of events that are missing before it.
+                self.lost = match bytes.is_empty() {
+                    true => self.lost + missing,
+                    false => missing,
+                };
                 self.head = head;
-                self.lost = 0;
                 self.dirty = true;
             }
             Err(error) => {

@@ -298,7 +298,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_read(text in "[ -~\n\u{e4}]{0,400}", json in "\\{\"message\": [ -~]{0,60}\\}") {
+        fn no_text_of_a_failure_panics(text in "[ -~\n\u{e4}]{0,400}", json in "\\{\"message\": [ -~]{0,60}\\}") {
             for text in [text, json] {
                 if let Some(found) = of_log(&text) {
                     proptest::prop_assert!(found.text.chars().count() <= 2 * EVIDENCE_MAX + 3);

@@ -1,5 +1,5 @@
 //! Bodies that pass the listener: a request's body is read within a time limit, and a response's body keeps its
-//! connection busy until it ends.
+//! connection busy, and its request's place taken, until it ends.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,6 +10,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::connection_slots::InProgress;
 use super::limits::ListenerLimits;
+use super::request_slots::RequestSlot;
 use super::streams::SendProgress;
 
 /// Why a request's body was not read to its end.
@@ -93,16 +94,24 @@ pub struct CountedBody {
     /// Set on HTTP/2; on HTTP/1 the connection itself shows whether the client reads.
     progress: Option<SendProgress>,
     _in_progress: InProgress,
+    /// The place among all requests; none if the request was refused for want of one.
+    _slot: Option<RequestSlot>,
 }
 
 impl CountedBody {
     /// A body for this request, with its stream's progress on HTTP/2.
-    pub fn new(body: Body, in_progress: InProgress, progress: Option<SendProgress>) -> CountedBody {
+    pub fn new(
+        body: Body,
+        in_progress: InProgress,
+        slot: Option<RequestSlot>,
+        progress: Option<SendProgress>,
+    ) -> CountedBody {
         CountedBody {
             body,
             rest: Bytes::new(),
             progress,
             _in_progress: in_progress,
+            _slot: slot,
         }
     }
 }

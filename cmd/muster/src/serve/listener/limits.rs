@@ -11,6 +11,16 @@ const CONNECTIONS_MAX: usize = 8192;
 /// an address.
 const PER_ADDRESS_MAX: usize = 1024;
 
+/// The most requests in progress of all addresses, each until its response has ended. Those of nodes are not counted.
+const REQUESTS_MAX: usize = 16384;
+
+/// The most requests in progress of one other machine's address: the watches that all users together may have open
+/// (`apiserver::limits::WATCHES`) may come through one proxy, with as many other requests as half of these.
+const REQUESTS_PER_ADDRESS_MAX: usize = 6144;
+
+/// The most requests in progress of one node: its session, and a call for each command and log that it may have open.
+const REQUESTS_PER_NODE_MAX: usize = 1024;
+
 /// How long a client may accept no data, on its connection or on one HTTP/2 stream. A user who pages through a
 /// followed log reads in bursts.
 const UNREAD: Duration = Duration::from_secs(300);
@@ -24,6 +34,15 @@ pub struct ListenerLimits {
     pub per_address: usize,
     /// Connections of one address of this machine. Half of all, so that a local program leaves room for others.
     pub per_loopback: usize,
+    /// Requests in progress of all addresses.
+    pub requests: usize,
+    /// Requests in progress of one other machine's address.
+    pub requests_per_address: usize,
+    /// Requests in progress of one address of this machine. Half of all: a proxy on this machine has those of its
+    /// clients.
+    pub requests_per_loopback: usize,
+    /// Requests in progress of one node.
+    pub requests_per_node: usize,
     /// Concurrent TLS handshakes, for other machines and for this one separately. More than the connections of one
     /// address, so that one address with slow handshakes leaves room for others.
     pub handshakes: usize,
@@ -61,6 +80,10 @@ impl ListenerLimits {
             connections,
             per_address,
             per_loopback: (connections / 2).max(1),
+            requests: REQUESTS_MAX,
+            requests_per_address: REQUESTS_PER_ADDRESS_MAX,
+            requests_per_loopback: REQUESTS_MAX / 2,
+            requests_per_node: REQUESTS_PER_NODE_MAX,
             handshakes: per_address * 2,
             greeting: Duration::from_secs(10),
             headers: Duration::from_secs(60),
@@ -81,6 +104,15 @@ impl ListenerLimits {
             self.per_loopback
         } else {
             self.per_address
+        }
+    }
+
+    /// How many requests this address may have in progress.
+    pub fn requests_of_address(&self, address: IpAddr) -> usize {
+        if address.is_loopback() {
+            self.requests_per_loopback
+        } else {
+            self.requests_per_address
         }
     }
 }

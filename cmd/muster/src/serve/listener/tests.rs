@@ -76,6 +76,7 @@ async fn serve_with(limits: ListenerLimits) -> Served {
             counts: Arc::new(|_| true),
             changes,
         },
+        requests: Arc::default(),
     };
     tokio::spawn(serve(listener, config, stopped));
     Served {
@@ -355,4 +356,73 @@ async fn a_client_that_reads_nothing_of_its_answer_is_let_go_and_one_with_nothin
     flood.closed().await;
     pieces.send(Ok("second")).unwrap();
     until(&mut quiet, "second").await;
+}
+
+/// Reads the next answer's head and body on HTTP/1.
+async fn refused(stream: &mut TcpStream) -> String {
+    let mut read = Vec::new();
+    // The last byte of the answer's JSON.
+    while !read.ends_with(b"}") {
+        let mut piece = [0; 1024];
+        let count = stream.read(&mut piece).await.unwrap();
+        assert!(count > 0, "it ended before the answer did");
+        read.extend_from_slice(&piece[..count]);
+    }
+    String::from_utf8(read).unwrap()
+}
+
+#[tokio::test]
+async fn one_more_request_than_an_address_may_have_gets_429_until_a_watch_ends() {
+    let served = serve_with(ListenerLimits {
+        requests_per_loopback: 2,
+        ..patient()
+    })
+    .await;
+    // Two streams of one connection are as many as the address may have.
+    let (first, second) = (served.next_watch(), served.next_watch());
+    let mut streams = http2(&served, 65_535).await;
+    for stream in [1, 3] {
+        ask(&mut streams, stream).await;
+        let begun = next_frame(&mut streams, stream).await;
+        assert_eq!(begun, (DATA, b"first".to_vec()));
+    }
+    ask(&mut streams, 5).await;
+    let (what, answer) = next_frame(&mut streams, 5).await;
+    assert_eq!(what, DATA);
+    let status: serde_json::Value = serde_json::from_slice(&answer).unwrap();
+    assert_eq!(status["reason"], "TooManyRequests");
+    assert_eq!(status["details"]["retryAfterSeconds"], 1);
+    let message = "too many requests: 2 requests of the address 127.0.0.1 are in progress, and an open watch counts as \
+                   one; end some, or please try again later";
+    assert_eq!(status["message"], message);
+
+    // Another connection of the address is no way around it, and keeps working.
+    let mut other = served.connect().await;
+    let begin = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    send(&mut other, begin).await;
+    let answer = refused(&mut other).await.to_lowercase();
+    assert!(answer.starts_with("http/1.1 429 "), "{answer}");
+    assert!(answer.contains("\r\nretry-after: 1\r\n"), "{answer}");
+    assert!(
+        answer.contains("\r\nx-content-type-options: nosniff\r\n"),
+        "{answer}"
+    );
+
+    // A watch ends; its place is free again, and is taken and freed by one request after another.
+    drop(first);
+    let (what, _) = next_frame(&mut streams, 1).await;
+    assert_eq!(what, DATA);
+    for _ in 0..3 {
+        send(&mut other, begin).await;
+        until(&mut other, "hello").await;
+    }
+    second.send(Ok("on")).unwrap();
+    let on = next_frame(&mut streams, 3).await;
+    assert_eq!(on, (DATA, b"on".to_vec()));
+    // A client that leaves frees its places as well.
+    drop(streams);
+    second.closed().await;
+    let (mut third, pieces) = served.watch().await;
+    pieces.send(Ok("third")).unwrap();
+    until(&mut third, "third").await;
 }

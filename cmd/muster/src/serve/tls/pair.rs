@@ -236,6 +236,9 @@ fn dns_names(certificate: &X509Certificate<'_>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
+    use base64::Engine as _;
     use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
 
     use super::*;
@@ -356,6 +359,66 @@ mod tests {
         let mut authority = params(&[]);
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         assert!(checked(&signed(&authority), Purpose::Authority, WHILE_VALID).is_ok());
+    }
+
+    /// PEM of these bytes.
+    fn pem(label: &str, der: &[u8]) -> String {
+        let text = base64::engine::general_purpose::STANDARD.encode(der);
+        let lines: Vec<&str> = text
+            .as_bytes()
+            .chunks(64)
+            .map(|line| std::str::from_utf8(line).unwrap())
+            .collect();
+        format!(
+            "-----BEGIN {label}-----\n{}\n-----END {label}-----\n",
+            lines.join("\n")
+        )
+    }
+
+    fn der(pem: &str) -> Vec<u8> {
+        let lines: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
+        base64::engine::general_purpose::STANDARD
+            .decode(lines)
+            .unwrap()
+    }
+
+    /// Pairs of a server and of a CA.
+    static SOUND: LazyLock<[PairText; 2]> = LazyLock::new(|| {
+        let mut authority = params(&["ca.example"]);
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        [
+            signed(&params(&["a.example", "*.b.example"])),
+            signed(&authority),
+        ]
+    });
+
+    proptest::proptest! {
+        #[test]
+        fn no_certificate_with_its_key_panics(
+            which in 0..2_usize,
+            inside in crate::documents::damage(),
+            key_inside in crate::documents::damage(),
+            outside in crate::documents::damage(),
+            authority in proptest::prelude::any::<bool>(),
+            name in "[a-z*.\\PC]{0,20}",
+        ) {
+            let sound = &SOUND[which];
+            // What is damaged within its PEM reaches the readers of X.509 and of keys.
+            let chain = pem("CERTIFICATE", &crate::documents::damaged(der(&sound.chain), &inside));
+            let key = pem("PRIVATE KEY", &crate::documents::damaged(der(&sound.key), &key_inside));
+            let chain = crate::documents::damaged(chain.into_bytes(), &outside);
+            let text = PairText {
+                chain: String::from_utf8_lossy(&chain).into_owned(),
+                key,
+            };
+            let purpose = if authority { Purpose::Authority } else { Purpose::Server };
+            match checked(&text, purpose, WHILE_VALID) {
+                Ok(pair) => {
+                    let _ = (pair.covers(&name), pair.renewal());
+                }
+                Err(error) => proptest::prop_assert!(error.starts_with("--tls-"), "{}", error),
+            }
+        }
     }
 
     #[test]

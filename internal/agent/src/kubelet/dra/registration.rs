@@ -255,7 +255,7 @@ mod tests {
     proptest! {
         /// For any input the connection ends or waits; nothing panics.
         #[test]
-        fn rubbish_is_survived(
+        fn no_rubbish_panics(
             frames in prop::collection::vec((0_u8..12, any::<u8>(), 0_u32..4, prop::collection::vec(any::<u8>(), 0..40)), 0..8),
         ) {
             let mut sent = PREFACE.to_vec();

@@ -274,7 +274,7 @@ fn tests_are_asked_for_by_port_and_address() {
 
 proptest! {
     #[test]
-    fn whatever_is_printed_is_read_or_is_not(text in "([0-9. a-zN\t-]{0,40}\n){0,6}") {
+    fn nothing_that_is_printed_panics(text in "([0-9. a-zN\t-]{0,40}\n){0,6}") {
         for test in [Test::Bandwidth, Test::Latency] {
             if let Some(result) = read(test, &text) {
                 prop_assert!(result.is_finite());

@@ -329,7 +329,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 proptest! {
     /// The restricted level forbids everything that the baseline forbids, and no JSON makes a check panic.
     #[test]
-    fn the_restricted_level_forbids_what_the_baseline_forbids(
+    fn the_restricted_level_forbids_what_the_baseline_forbids_and_no_json_panics(
         metadata in any_json(), spec in any_json(), change in any_json(), minor in 22_u32..40,
     ) {
         let pod = json!({"metadata": metadata, "spec": spec});

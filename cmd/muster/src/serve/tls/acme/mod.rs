@@ -14,8 +14,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+use instant_acme::HttpClient;
 use jiff::Timestamp;
+use supervisor::contained;
 
 pub use challenge::Challenges;
 
@@ -102,7 +104,12 @@ impl Acme {
                     }
                 }
             }
-            match self.renewed(served).await {
+            let client = transport::client(self.settings.root.as_deref());
+            let renewed = match client {
+                Ok(client) => self.attempt(&served.challenges, client).await,
+                Err(error) => Err(error),
+            };
+            match renewed {
                 Ok(pair) => {
                     failures = 0;
                     renewal = Some(pair.renewal());
@@ -131,9 +138,31 @@ impl Acme {
         }
     }
 
-    async fn renewed(&self, served: &ServedCertificates) -> Result<CertificatePair> {
-        let account = order::account(&self.settings, &self.directory.join("account.json")).await?;
-        let text = order::certificate(&account, &self.settings, &served.challenges).await?;
+    /// One attempt. The library panics over some answers, such as a directory whose `newNonce` is no URL; that costs the
+    /// attempt and not the server.
+    async fn attempt(
+        &self,
+        challenges: &Challenges,
+        client: Box<dyn HttpClient>,
+    ) -> Result<CertificatePair> {
+        let attempt = contained(self.renewed(challenges, client)).await;
+        attempt.unwrap_or_else(|panic| {
+            challenges.clear();
+            Err(anyhow!(
+                "--acme-directory = {:?}: an answer of the ACME server made the server panic: {panic}; check the URL",
+                self.settings.directory
+            ))
+        })
+    }
+
+    async fn renewed(
+        &self,
+        challenges: &Challenges,
+        client: Box<dyn HttpClient>,
+    ) -> Result<CertificatePair> {
+        let file = self.directory.join("account.json");
+        let account = order::account(&self.settings, &file, client).await?;
+        let text = order::certificate(&account, &self.settings, challenges).await?;
         let pair = self.pair(&text)?;
         // Key and chain in one file: after an interrupted write the former pair is intact.
         write_private(&self.file(), &format!("{}{}", text.key, text.chain))?;
@@ -177,6 +206,9 @@ fn pause(failures: u32) -> Duration {
     let doubled = FIRST_PAUSE.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1)));
     doubled.min(LONGEST_PAUSE)
 }
+
+#[cfg(test)]
+mod fuzz_tests;
 
 #[cfg(test)]
 mod tests {

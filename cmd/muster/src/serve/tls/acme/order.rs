@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use instant_acme::{
-    Account, AccountCredentials, AuthorizationStatus, ChallengeType, Identifier, NewAccount,
-    NewOrder, Order, OrderStatus, RetryPolicy,
+    Account, AccountCredentials, AuthorizationStatus, ChallengeType, HttpClient, Identifier,
+    NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
 };
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use serde::{Deserialize, Serialize};
 
 use super::challenge::Challenges;
-use super::{http_challenge, transport};
+use super::http_challenge;
 use crate::arguments::AcmeSettings;
 use crate::serve::layout::write_private;
 use crate::serve::tls::pair::PairText;
@@ -31,15 +31,18 @@ struct StoredAccount {
 ///
 /// # Errors
 /// The ACME server cannot be reached, or refuses.
-pub async fn account(settings: &AcmeSettings, file: &Path) -> Result<Account> {
+pub async fn account(
+    settings: &AcmeSettings,
+    file: &Path,
+    client: Box<dyn HttpClient>,
+) -> Result<Account> {
     let directory = settings.directory.clone();
-    let client = || transport::client(settings.root.as_deref());
     let reached = || format!("--acme-directory = {directory:?}");
     if let Ok(text) = std::fs::read_to_string(file)
         && let Ok(stored) = serde_json::from_str::<StoredAccount>(&text)
         && stored.directory == directory
     {
-        return Account::builder_with_http(client()?)
+        return Account::builder_with_http(client)
             .from_credentials(stored.credentials)
             .await
             .with_context(reached);
@@ -55,7 +58,7 @@ pub async fn account(settings: &AcmeSettings, file: &Path) -> Result<Account> {
         terms_of_service_agreed: true,
         only_return_existing: false,
     };
-    let (account, credentials) = Account::builder_with_http(client()?)
+    let (account, credentials) = Account::builder_with_http(client)
         .create(&wanted, directory.clone(), None)
         .await
         .with_context(reached)?;
