@@ -535,6 +535,7 @@ pub(super) fn remount(target: &Path, add: MsFlags) -> Result<(), MountError> {
         .map_err(MountError::call("remount", target))?
         .flags();
     let mut flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | add;
+    // relatime is what the kernel takes without ST_NOATIME, and musl has no name for it.
     for (present, flag) in [
         (FsFlags::ST_RDONLY, MsFlags::MS_RDONLY),
         (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
@@ -542,7 +543,6 @@ pub(super) fn remount(target: &Path, add: MsFlags) -> Result<(), MountError> {
         (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
         (FsFlags::ST_NOATIME, MsFlags::MS_NOATIME),
         (FsFlags::ST_NODIRATIME, MsFlags::MS_NODIRATIME),
-        (FsFlags::ST_RELATIME, MsFlags::MS_RELATIME),
     ] {
         if has.contains(present) {
             flags |= flag;

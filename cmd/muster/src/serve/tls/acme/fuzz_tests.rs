@@ -171,6 +171,7 @@ fn attempt(forged: Option<Forged>) -> (Result<CertificatePair>, Vec<usize>) {
             root: None,
         },
         directory: directory.path().to_owned(),
+        renewal: None,
     };
     let server = Arc::new(ForgingServer {
         forged,
