@@ -70,6 +70,14 @@ fn devices(node: &NodeNamespace) -> usize {
 #[test]
 fn pods_have_addresses_of_their_own_on_two_nodes() {
     let (network, platform, mut agents) = two_nodes(&[]);
+    // The namespace's standard refuses the node's network, as pods of these nodes have their own.
+    let host = web("host", "node-1", json!({"hostNetwork": true}));
+    let file = platform.manifest("host.yaml", &host).display().to_string();
+    let refused = platform.cli(&["apply", "-f", &file]).err;
+    assert!(
+        refused.contains("hostNetwork=true where pods have networks of their own"),
+        "{refused}"
+    );
     platform
         .kubectl(&[
             "label",
@@ -81,7 +89,7 @@ fn pods_have_addresses_of_their_own_on_two_nodes() {
     for (name, node) in [("a", "node-0"), ("b", "node-0"), ("c", "node-1")] {
         platform.apply(&web(name, node, json!({})));
     }
-    platform.apply(&web("host", "node-1", json!({"hostNetwork": true})));
+    platform.apply(&host);
     for name in ["a", "b", "c"] {
         platform.until_ready(name);
     }

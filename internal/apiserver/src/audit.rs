@@ -22,9 +22,11 @@ use tokio::sync::mpsc;
 
 use crate::call::AuditAnnotations;
 use crate::client::InProcess;
+use crate::decode;
 use crate::dispatch::Verb;
 use crate::path::{RequestTarget, ResourcePath};
-use crate::request::{self, Params};
+use crate::protobuf;
+use crate::request::{self, BodyFormat, Params};
 use crate::status::Failure;
 
 /// The largest object that is recorded completely, in bytes; an annotation marks larger ones.
@@ -116,16 +118,24 @@ fn impersonated(parts: &Parts) -> Option<&Caller> {
     parts.extensions.get::<Caller>()
 }
 
-/// Parses text as an object; also returns true if it was omitted for its size. Text that is not
-/// JSON is omitted too.
+/// Parses JSON or protobuf, which `kubectl create` sends, as an object; also returns true if it was omitted, for its size
+/// or because it is neither.
 fn object(bytes: &Bytes) -> (Option<Value>, bool) {
     if bytes.is_empty() {
         return (None, false);
     }
     let small = bytes.len() as u64 <= LARGEST_OBJECT;
-    let value = small.then(|| serde_json::from_slice(bytes).ok()).flatten();
+    let value = small.then(|| parsed(bytes)).flatten();
     let omitted = value.is_none();
     (value, omitted)
+}
+
+fn parsed(bytes: &Bytes) -> Option<Value> {
+    if bytes.starts_with(protobuf::MAGIC) {
+        let decoded = decode::object(bytes, BodyFormat::Protobuf);
+        return decoded.ok().map(|decoded| decoded.value);
+    }
+    serde_json::from_slice(bytes).ok()
 }
 
 impl AuditRecord {

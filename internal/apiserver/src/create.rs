@@ -15,8 +15,9 @@ use crate::call::Call;
 use crate::object::{self, Encoded};
 use crate::prepare::{self, Tracking};
 use crate::quota::{self, UsageChange};
+use crate::refusal::RewriteRefusal;
 use crate::respond::{self, WriteResult};
-use crate::rewrite::{RewriteRefusal, unavailable};
+use crate::rewrite::unavailable;
 use crate::status::Failure;
 use crate::{admission, bounded, decode, request, services};
 

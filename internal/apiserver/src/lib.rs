@@ -50,6 +50,7 @@ mod prepare;
 mod protobuf;
 mod quota;
 mod read;
+mod refusal;
 mod request;
 mod reserved;
 mod respond;

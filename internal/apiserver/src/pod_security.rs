@@ -5,7 +5,7 @@
 use resources::admission::pod_security::{
     MAX_PODS, NamespaceRequest, PodSecurity, SecurityVerdict,
 };
-use resources::names::POD_SECURITY_LEVEL;
+use resources::names::{POD_NETWORK, POD_SECURITY_LEVEL};
 use resources::registry::Kind;
 use serde_json::{Map, Value};
 
@@ -19,7 +19,9 @@ use crate::status::Failure;
 /// warnings.
 pub(crate) fn created(call: &Call, object: &mut Value) -> Result<Vec<String>, Failure> {
     if is_pod(call.kind) {
-        let verdict = judged(call, |security, request| security.pod(request, object))?;
+        let verdict = judged(call, object, |security, request| {
+            security.pod(request, object)
+        })?;
         note(call, &verdict);
         refuse(call, object, &verdict)?;
         let level = Value::from(verdict.level.as_str());
@@ -40,7 +42,7 @@ pub(crate) fn changed(call: &Call, live: &Value, next: &Value) -> Result<Vec<Str
     if !PodSecurity::matters(live, next) {
         return Ok(Vec::new());
     }
-    let verdict = judged(call, |security, request| security.pod(request, next))?;
+    let verdict = judged(call, next, |security, request| security.pod(request, next))?;
     note(call, &verdict);
     refuse(call, next, &verdict)?;
     Ok(verdict.warnings)
@@ -80,7 +82,7 @@ fn of_templates(call: &Call, object: &Value) -> Result<Vec<String>, Failure> {
     if !PodSecurity::has_templates(call.kind) {
         return Ok(Vec::new());
     }
-    let verdict = judged(call, |security, request| {
+    let verdict = judged(call, object, |security, request| {
         security.templates(request, call.kind, object)
     })?;
     note(call, &verdict);
@@ -107,12 +109,14 @@ fn of_namespace(call: &Call, live: &Value, next: &Value) -> Result<Vec<String>, 
         namespace: name,
         labels: &labels,
         user: &call.caller.user,
+        own_pod_networks: own_pod_networks(call),
     };
     Ok(security.of_existing(&request, enforce, &pods, total))
 }
 
 fn judged(
     call: &Call,
+    object: &Value,
     judge: impl FnOnce(&PodSecurity, &NamespaceRequest<'_>) -> SecurityVerdict,
 ) -> Result<SecurityVerdict, Failure> {
     let server = &call.server.0;
@@ -126,8 +130,21 @@ fn judged(
         namespace: name,
         labels: &entry.meta.labels,
         user: &call.caller.user,
+        // The nodes matter to pods in their node's network only.
+        own_pod_networks: (!is_pod(call.kind) || object["spec"]["hostNetwork"] == true)
+            && own_pod_networks(call),
     };
     Ok(judge(&server.config.pod_security, &request))
+}
+
+/// Whether pods of a node have networks of their own. Reads a label of each Node from the store's index, without parsing
+/// the objects.
+fn own_pod_networks(call: &Call) -> bool {
+    let nodes = (call.server.0.store).list(&kind_of("", "Node").prefix(None), None, usize::MAX);
+    let own = |labels: &std::collections::BTreeMap<String, String>| {
+        labels.get(POD_NETWORK).map(String::as_str) == Some("own")
+    };
+    nodes.entries.iter().any(|entry| own(&entry.meta.labels))
 }
 
 fn refuse(call: &Call, pod: &Value, verdict: &SecurityVerdict) -> Result<(), Failure> {

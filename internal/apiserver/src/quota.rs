@@ -16,7 +16,7 @@ use store::{Entry, Store, TransactionView};
 
 use crate::admission::kind_of;
 use crate::object::{self, Encoded};
-use crate::rewrite::RewriteRefusal;
+use crate::refusal::RewriteRefusal;
 use crate::status::Failure;
 
 /// The change of a namespace's usage by a write.

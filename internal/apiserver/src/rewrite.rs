@@ -13,6 +13,7 @@ use crate::namespace;
 use crate::node_restriction;
 use crate::object::{self, Encoded};
 use crate::quota::{self, UsageChange};
+use crate::refusal::RewriteRefusal;
 use crate::respond::WriteResult;
 use crate::services;
 use crate::status::Failure;
@@ -23,22 +24,6 @@ const MAX_ATTEMPTS: usize = 16;
 /// How much an object that is being deleted may grow by one write on a nearly full disk, in bytes:
 /// enough for the texts of a pod's termination.
 const GROWTH_WHILE_DELETED: usize = 4096;
-
-/// Why a transaction wrote nothing.
-pub(crate) enum RewriteRefusal {
-    /// An error for the client.
-    Failure(Failure),
-    /// The state that the change was computed from has changed.
-    Stale,
-    /// A dry run: all checks passed, and this would have been written.
-    DryRun(Bytes),
-}
-
-impl From<Failure> for RewriteRefusal {
-    fn from(failure: Failure) -> Self {
-        RewriteRefusal::Failure(failure)
-    }
-}
 
 /// The decision about an object.
 pub(crate) enum RewriteDecision {

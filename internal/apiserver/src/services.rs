@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::call::Call;
 use crate::object;
-use crate::rewrite::RewriteRefusal;
+use crate::refusal::RewriteRefusal;
 use crate::status::{Cause, Failure};
 
 fn is_service(kind: &Kind) -> bool {

@@ -69,6 +69,7 @@ fn no_users_manifest_and_no_example_violates_the_default_pod_security() {
         namespace: "team",
         labels: &labels,
         user: "ann",
+        own_pod_networks: false,
     };
     let mut asked = 0;
     for file in files.map(|entry| entry.unwrap().path()).chain([example]) {
@@ -96,13 +97,14 @@ fn no_users_manifest_and_no_example_violates_the_default_pod_security() {
 #[test]
 fn the_default_allow_list_is_needed_by_a_manifest() {
     let mut security = PodSecurity::default();
-    security.allow.host_network.clear();
+    security.allow.host_network = Some(Vec::new());
     let job = manifest("001-pytorchjob-70b.yaml");
     let labels = BTreeMap::new();
     let request = NamespaceRequest {
         namespace: "team",
         labels: &labels,
         user: "ann",
+        own_pod_networks: false,
     };
     let verdict = security.templates(&request, registry::of(&job).unwrap(), &job);
     assert_eq!(

@@ -20,9 +20,10 @@ pod-security.kubernetes.io/enforce, audit and warn, each with -version too:
   kind: PodSecurityAllowList
   spec:
     hostPaths: []                # - {path: /srv/datasets, readOnly: true, namespaces: [vision]}
-    hostNetwork:                 # everywhere: pods share their node's network anyway
-      - namespaceSelector: {}
     capabilities: []             # - {add: [IPC_LOCK], namespaces: [training]}
+
+  hostNetwork: [{namespaces: [rdma]}] lists the namespaces whose pods may set hostNetwork. Without it all may, unless a node's
+  pods have networks of their own (--pod-network own of its agent).
 
   A directory of hostPaths is allowed with all that lies below it, by its path as it is written;
   readOnly: true asks for mounts that say so. packaging/examples/pod-security-allow.yaml is one to

@@ -16,7 +16,7 @@ use self::wire::{MessageReader, Raw, WireError};
 use crate::limits::MOST_DEPTH;
 
 /// The prefix of every object.
-const MAGIC: &[u8] = b"k8s\0";
+pub(crate) const MAGIC: &[u8] = b"k8s\0";
 
 /// Why bytes are not a valid object.
 #[derive(Debug, thiserror::Error)]

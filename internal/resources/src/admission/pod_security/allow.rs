@@ -54,31 +54,27 @@ pub struct AllowedCapabilities {
 }
 
 /// Exceptions from the standards that an administrator allows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowList {
     /// Host directories.
     pub host_paths: Vec<HostDirectory>,
-    /// Namespaces whose pods may set `hostNetwork: true`.
-    pub host_network: Vec<Namespaces>,
+    /// Namespaces whose pods may set `hostNetwork: true`. Without a list all may, unless pods of a node have networks of
+    /// their own: where all pods share their node's network in any case, it grants nothing more, and distributed training
+    /// jobs set it everywhere.
+    pub host_network: Option<Vec<Namespaces>>,
     /// Capabilities.
     pub capabilities: Vec<AllowedCapabilities>,
 }
 
-impl Default for AllowList {
-    /// The embedded engine's allow-list without a file: `hostNetwork` everywhere. All its pods share their node's
-    /// network in any case, so this grants nothing more, and distributed training jobs set it everywhere.
-    fn default() -> Self {
-        AllowList {
-            host_paths: Vec::new(),
-            host_network: vec![Namespaces::all()],
-            capabilities: Vec::new(),
-        }
-    }
-}
-
 impl AllowList {
-    /// The entries that apply to one namespace.
-    pub(super) fn within(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Allowed<'_> {
+    /// The entries that apply to one namespace of a cluster; `own_networks` says whether pods of a node have networks of
+    /// their own.
+    pub(super) fn within(
+        &self,
+        namespace: &str,
+        labels: &BTreeMap<String, String>,
+        own_networks: bool,
+    ) -> Allowed<'_> {
         let here = |namespaces: &Namespaces| namespaces.have(namespace, labels);
         Allowed {
             host_paths: self
@@ -86,7 +82,12 @@ impl AllowList {
                 .iter()
                 .filter(|directory| here(&directory.namespaces))
                 .collect(),
-            host_network: self.host_network.iter().any(here),
+            host_network: match &self.host_network {
+                Some(list) if list.iter().any(here) => HostNetwork::Allowed,
+                Some(_) => HostNetwork::Refused,
+                None if own_networks => HostNetwork::RefusedByOwnNetworks,
+                None => HostNetwork::Allowed,
+            },
             capabilities: self
                 .capabilities
                 .iter()
@@ -102,12 +103,24 @@ impl AllowList {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Allowed<'a> {
     host_paths: Vec<&'a HostDirectory>,
-    host_network: bool,
+    host_network: HostNetwork,
     capabilities: Vec<&'a str>,
 }
 
+/// Whether pods may be in their node's network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum HostNetwork {
+    /// They may.
+    Allowed,
+    /// They may not.
+    #[default]
+    Refused,
+    /// They may not, because other pods have networks of their own and no list names the namespace.
+    RefusedByOwnNetworks,
+}
+
 impl Allowed<'_> {
-    pub(super) fn host_network(&self) -> bool {
+    pub(super) fn host_network(&self) -> HostNetwork {
         self.host_network
     }
 
@@ -268,7 +281,7 @@ mod tests {
                     "volumes": [{"name": "v", "hostPath": {"path": path, "type": kind}}],
                 }});
                 let got = list
-                    .within(namespace, labels)
+                    .within(namespace, labels, false)
                     .host_path(CheckedPod(&pod), &pod["spec"]["volumes"][0]);
                 assert_eq!(got, wanted, "{namespace} {path} {kind} {containers}");
             }
@@ -292,7 +305,7 @@ mod tests {
         let volume = &pod["spec"]["volumes"][0];
         let none = BTreeMap::new();
         let of = |namespace: &str| {
-            list.within(namespace, &none)
+            list.within(namespace, &none, false)
                 .host_path(CheckedPod(&pod), volume)
         };
         assert_eq!(of("team"), Ok(()));

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::allow::HostNetwork;
 use super::checks::CheckInput;
 use super::pod::{
     CheckViolation, WrongValues, containers, context, name, plural, quoted, setters, texts, volumes,
@@ -125,9 +126,19 @@ pub(super) fn capabilities(look: &CheckInput<'_>) -> Option<CheckViolation> {
 pub(super) fn host_namespaces(look: &CheckInput<'_>) -> Option<CheckViolation> {
     let spec = look.pod.spec();
     let shared = |key: &str| json::truth(spec, &[key]);
-    let network = shared("hostNetwork") && !look.allowed.host_network();
+    let network = match look.allowed.host_network() {
+        HostNetwork::Allowed => None,
+        HostNetwork::Refused => Some("hostNetwork=true"),
+        HostNetwork::RefusedByOwnNetworks => Some(
+            "hostNetwork=true where pods have networks of their own; an administrator names the namespaces that may in the \
+             server's --pod-security-allow",
+        ),
+    };
     let found = [
-        (network, "hostNetwork=true"),
+        (
+            shared("hostNetwork") && network.is_some(),
+            network.unwrap_or_default(),
+        ),
         (shared("hostPID"), "hostPID=true"),
         (shared("hostIPC"), "hostIPC=true"),
     ];
@@ -165,7 +176,8 @@ pub(super) fn host_paths(look: &CheckInput<'_>) -> Option<CheckViolation> {
 
 pub(super) fn host_ports(look: &CheckInput<'_>) -> Option<CheckViolation> {
     // A pod in the node's network has each of its ports there; defaulting writes them as host ports.
-    if look.allowed.host_network() && json::truth(look.pod.spec(), &["hostNetwork"]) {
+    let allowed = look.allowed.host_network() == HostNetwork::Allowed;
+    if allowed && json::truth(look.pod.spec(), &["hostNetwork"]) {
         return None;
     }
     let mut ports = BTreeSet::new();

@@ -259,7 +259,7 @@ impl AllowList {
             read.host_paths = found;
         }
         if let Some(found) = entries(spec, "hostNetwork", &path, host_network, &mut errors) {
-            read.host_network = found;
+            read.host_network = Some(found);
         }
         if let Some(found) = entries(spec, "capabilities", &path, capabilities, &mut errors) {
             read.capabilities = found;

@@ -174,7 +174,7 @@ fn an_allow_list_is_read() {
                     namespaces: Namespaces::Named(vec!["team".to_owned()]),
                 },
             ],
-            host_network: Vec::new(),
+            host_network: Some(Vec::new()),
             capabilities: vec![AllowedCapabilities {
                 add: vec!["IPC_LOCK".to_owned()],
                 namespaces: Namespaces::Labelled(rdma),
@@ -304,6 +304,7 @@ fn a_list_that_is_read_allows_by_label() {
             namespace: "n",
             labels: &labels,
             user: "ann",
+            own_pod_networks: false,
         };
         assert_eq!(security.pod(&request, &pod).refused.is_some(), refused);
     }

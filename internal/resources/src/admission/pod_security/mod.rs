@@ -3,7 +3,7 @@
 //!
 //! A pod that violates the level that its namespace enforces is refused. Objects with pod templates, such as jobs, are
 //! never refused: their author is warned, and their pods are refused when a controller creates them. Four things differ
-//! from Kubernetes. The allow-list lifts single checks, by default that of `hostNetwork` ([`AllowList::default`]). Pods
+//! from Kubernetes. The allow-list lifts single checks, by default that of `hostNetwork` ([`AllowList::host_network`]). Pods
 //! with `spec.os.name: windows` pass no check that pods for Linux fail. A configuration that names no default level
 //! leaves namespaces at the baseline. Templates of custom kinds are checked, too.
 //!
@@ -77,6 +77,15 @@ pub struct NamespaceRequest<'a> {
     pub labels: &'a BTreeMap<String, String>,
     /// The user's name.
     pub user: &'a str,
+    /// Whether pods of a node have networks of their own.
+    pub own_pod_networks: bool,
+}
+
+impl NamespaceRequest<'_> {
+    /// What a list allows this namespace.
+    fn allowed<'a>(&self, list: &'a AllowList) -> Allowed<'a> {
+        list.within(self.namespace, self.labels, self.own_pod_networks)
+    }
 }
 
 /// The result of the checks of an object.
@@ -123,7 +132,7 @@ impl PodSecurity {
         if policy == NamespaceLevels::all(PodSecurityLevel::Privileged) {
             return verdict;
         }
-        let allowed = self.allow.within(request.namespace, request.labels);
+        let allowed = request.allowed(&self.allow);
         let mut judged = Judged::new(pod, &allowed);
         let enforced = policy.enforce;
         let key = format!("{PREFIX}enforce-policy");
@@ -147,7 +156,7 @@ impl PodSecurity {
         if [policy.audit.level, policy.warn.level] == [PodSecurityLevel::Privileged; 2] {
             return verdict;
         }
-        let allowed = self.allow.within(request.namespace, request.labels);
+        let allowed = request.allowed(&self.allow);
         for template in templates::of(kind, object) {
             if self.exemption(request, template).is_none() {
                 Judged::new(template, &allowed).note(policy, &mut verdict);

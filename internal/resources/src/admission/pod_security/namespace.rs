@@ -44,7 +44,7 @@ impl PodSecurity {
         pods: &[Value],
         total: usize,
     ) -> Vec<String> {
-        let allowed = self.allow.within(request.namespace, request.labels);
+        let allowed = request.allowed(&self.allow);
         let mut found: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
         for pod in pods.iter().take(MAX_PODS) {
             let class = json::text(pod, &["spec", "runtimeClassName"]);
@@ -149,6 +149,7 @@ mod tests {
             namespace: "n",
             labels: &none,
             user: "root",
+            own_pod_networks: false,
         };
         let enforce = LevelVersion::latest(PodSecurityLevel::Baseline);
         let security = PodSecurity::default();

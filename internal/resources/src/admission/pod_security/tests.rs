@@ -14,6 +14,7 @@ fn request(labels: &BTreeMap<String, String>) -> NamespaceRequest<'_> {
         namespace: "team",
         labels,
         user: "ann",
+        own_pod_networks: false,
     }
 }
 
@@ -180,7 +181,7 @@ fn the_allow_list_lets_through_what_it_names_where_it_says_so() {
                 read_only: true,
                 namespaces: team(),
             }],
-            host_network: Vec::new(),
+            host_network: Some(Vec::new()),
             capabilities: vec![AllowedCapabilities {
                 add: vec!["IPC_LOCK".to_owned()],
                 namespaces: team(),
@@ -242,11 +243,40 @@ fn the_allow_list_lets_through_what_it_names_where_it_says_so() {
         refused.contains("hostNetwork=true") && refused.contains("hostPort 80"),
         "{refused}"
     );
-    security.allow.host_network = vec![team()];
+    security.allow.host_network = Some(vec![team()]);
     assert_eq!(security.pod(&request(&none), &networked).refused, None);
     let alone = with(baseline(), &[("/spec/containers/0/ports", port)]);
     let refused = security.pod(&request(&none), &alone).refused.unwrap();
     assert!(refused.contains("hostPort 80"), "{refused}");
+}
+
+#[test]
+fn without_a_list_the_nodes_network_is_allowed_where_all_pods_share_it() {
+    let none = BTreeMap::new();
+    let pod = with(baseline(), &[("/spec/hostNetwork", json!(true))]);
+    let own = NamespaceRequest {
+        own_pod_networks: true,
+        ..request(&none)
+    };
+    let mut security = PodSecurity::default();
+    assert_eq!(security.pod(&request(&none), &pod).refused, None);
+    let refused = security.pod(&own, &pod).refused.unwrap();
+    assert!(
+        refused.contains("hostNetwork=true where pods have networks of their own")
+            && refused.contains("--pod-security-allow"),
+        "{refused}"
+    );
+    let privileged = labels(&[("enforce", "privileged")]);
+    let root = NamespaceRequest {
+        labels: &privileged,
+        ..own
+    };
+    assert_eq!(security.pod(&root, &pod).refused, None);
+    // A list decides alone.
+    security.allow.host_network = Some(vec![Namespaces::Named(vec!["team".to_owned()])]);
+    assert_eq!(security.pod(&own, &pod).refused, None);
+    security.allow.host_network = Some(Vec::new());
+    assert!(security.pod(&request(&none), &pod).refused.is_some());
 }
 
 #[test]
@@ -335,7 +365,7 @@ proptest! {
         let pod = json!({"metadata": metadata, "spec": spec});
         let security = PodSecurity::default();
         let none = BTreeMap::new();
-        let allowed = security.allow.within("n", &none);
+        let allowed = security.allow.within("n", &none, false);
         for version in [StandardsVersion::Latest, StandardsVersion::Minor(minor)] {
             let at = |level| checks::violations(LevelVersion { level, version }, &pod, &allowed);
             prop_assert!(at(PodSecurityLevel::Baseline).is_empty() || !at(PodSecurityLevel::Restricted).is_empty());
