@@ -47,7 +47,7 @@ fn sign_in(platform: &Platform, password: &str) -> String {
     let mut curl = Command::new("curl");
     curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}"])
         .args(["-H", &format!("Origin: {origin}")])
-        .args(["--data-urlencode", "name=admin"])
+        .args(["--data-urlencode", "user=admin"])
         .args(["--data-urlencode", &format!("password={password}")])
         .arg(format!("{origin}/ui/sign-in"));
     run(&mut curl).ok()
@@ -159,7 +159,10 @@ fn a_policy_file_says_what_is_recorded_and_a_malformed_one_is_refused_with_its_f
             POLICY.replace("kind: Policy", "kind: Police"),
             "kind: Unsupported value: \"Police\"",
         ),
-        (POLICY.replace("verbs", "werbs"), "rules[1].werbs"),
+        (
+            POLICY.replace("verbs", "werbs"),
+            "rules[1]: unknown field `werbs`",
+        ),
     ] {
         let file = with_policy(directory.path(), &text);
         let ran = Command::new(muster())

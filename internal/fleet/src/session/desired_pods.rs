@@ -12,8 +12,7 @@ use tokio::time::Instant;
 
 use super::host_names::{names_of, send_changes};
 use super::token_renewal::{renew_tokens, until};
-use super::{AGAIN, Fleet, Session, pod_network, services};
-use crate::index::node_of;
+use super::{AGAIN, Fleet, Session, node_of, pod_network, services};
 use crate::resolve::{Resolved, resolve};
 use crate::sent_instructions::Instruction;
 

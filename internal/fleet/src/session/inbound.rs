@@ -11,8 +11,7 @@ use tokio::time::Instant;
 use tonic::Streaming;
 
 use super::hello::read_inventory;
-use super::{AGAIN, Fleet, Session};
-use crate::index::node_of;
+use super::{AGAIN, Fleet, Session, node_of};
 use crate::status::PendingReports;
 use crate::{health, measurements, rollout};
 
