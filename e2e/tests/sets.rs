@@ -108,8 +108,10 @@ fn a_stateful_set_is_rolled_out_undone_scaled_orphaned_and_adopted() {
     assert_eq!(k(&["get", "pod", "db-0", "-o", owners]), "");
     apply(&platform, &STATEFUL.replace("replicas: 2", "replicas: 1"));
     let set_uid = k(&["get", "sts", "db", "-o", uid]);
+    // The new set has another revision than the pod, and replaces it: for a moment there is none.
     eventually("the set adopts the pod", SOON, || {
-        (k(&["get", "pod", "db-0", "-o", owners]) == set_uid).then_some(())
+        let found = platform.kubectl(&["get", "pod", "db-0", "-o", owners]).out;
+        (found == set_uid).then_some(())
     });
     rolled_out(&platform, "sts/db");
     k(&["delete", "sts", "db"]);

@@ -36,7 +36,7 @@ use crate::index::node_of;
 use crate::logs::LogSinks;
 use crate::node::NodeDescription;
 use crate::node_requests::PendingNodeRequests;
-use crate::rollout::AgentBinary;
+use crate::rollout::{self, AgentBinary};
 use crate::sent_instructions::SentInstructions;
 use crate::skew;
 use crate::status::PendingReports;

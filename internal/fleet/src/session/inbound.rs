@@ -11,9 +11,9 @@ use tokio::time::Instant;
 use tonic::Streaming;
 
 use super::hello::read_inventory;
-use super::{AGAIN, Fleet, Session, node_of};
+use super::{AGAIN, Fleet, Session, health, node_of, rollout};
+use crate::measurements;
 use crate::status::PendingReports;
-use crate::{health, measurements, rollout};
 
 /// Receives the agent's messages until the connection ends; returns the reason.
 pub(super) async fn read(
