@@ -71,7 +71,7 @@ kills: parts ## kill server and agent a thousand times under writers, watchers a
 # Fresh seeds until the minutes are over, each named before it is tried, so that the same can be had again
 # (FUZZ_SEED=n, MINUTES=0 for that one alone). What fails is kept by its seed beside the tests
 # (proptest-regressions), and is tried first from then on: it is checked in with the mend. A test of arbitrary bytes,
-# texts or documents is chosen by its name, which ends in _panic or _panics; e2e/tests/repository.rs holds that.
+# texts or documents is chosen by its name, which ends in _panic or _panics; e2e/tests/repository/fuzz_names.rs holds that.
 MINUTES ?= 30
 CASES ?= 4000
 EXAMPLES ?= 20

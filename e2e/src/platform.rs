@@ -328,6 +328,23 @@ impl Platform {
         serde_json::from_str(&ran.out).unwrap_or_default()
     }
 
+    /// The events in the audit log whose lines have these words. A line that is being written is left out.
+    pub fn audited(&self, words: &str) -> Vec<serde_json::Value> {
+        let text = self.audit_log();
+        let lines = text.lines().filter(|line| line.contains(words));
+        lines
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect()
+    }
+
+    /// The text of the audit log, of all its files.
+    pub fn audit_log(&self) -> String {
+        let files = std::fs::read_dir(self.data.join("audit")).into_iter();
+        let files = files.flatten().flatten();
+        let texts = files.map(|file| std::fs::read_to_string(file.path()).unwrap_or_default());
+        texts.collect()
+    }
+
     /// A pod's phase; empty if it has none.
     pub fn phase(&self, pod: &str) -> String {
         let object = self.get("pod", pod);

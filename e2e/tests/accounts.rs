@@ -78,7 +78,7 @@ fn a_namespace_has_its_account_and_its_host_directories_and_no_other_has_them() 
     let sets = root.join("sets");
     std::fs::create_dir(&sets).unwrap();
     write(&sets.join("data"), "a data set\n", 0o644);
-    // Whoever owns the directory: it is the mount that refuses to write.
+    // The pod's account owns the directory, so only the read-only mount refuses a write.
     chown(&sets, Some(ANN), Some(ANN)).unwrap();
     for (file, line) in [
         ("passwd", "NAME:x:ID:ID::HOME:/bin/sh\n"),

@@ -11,34 +11,16 @@ use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// The text of the log.
-fn text(platform: &Platform) -> String {
-    let files = std::fs::read_dir(platform.data.join("audit")).into_iter();
-    let files = files.flatten().flatten().map(|entry| entry.path());
-    let logs = files.filter(|path| path.extension().is_some_and(|end| end == "log"));
-    logs.map(|path| std::fs::read_to_string(path).unwrap_or_default())
-        .collect()
-}
-
-fn events(platform: &Platform) -> Vec<Value> {
-    let text = text(platform);
-    let lines = text.lines().map(serde_json::from_str);
-    lines.collect::<Result<_, _>>().unwrap()
-}
-
 /// Waits for an event about a path with this code.
 fn recorded(platform: &Platform, path: &str, code: u64) -> Value {
-    let mut found = Value::Null;
     eventually(&format!("{path} with {code} is in the log"), SOON, || {
-        let all = events(platform);
-        let about = all.into_iter().find(|event| {
+        let all = platform.audited(path).into_iter();
+        let mut about = all.filter(|event| {
             let uri = event["requestURI"].as_str().unwrap_or_default();
             uri.contains(path) && event["responseStatus"]["code"] == code
         });
-        found = about?;
-        Some(())
-    });
-    found
+        about.next()
+    })
 }
 
 /// Signs in on the page, and returns the status.
@@ -93,7 +75,7 @@ fn sign_ins_joins_and_tokens_are_recorded_without_their_secrets() {
         let middle = of.split('@').next().unwrap();
         middle.rsplit('.').next().unwrap().to_owned()
     };
-    let text = text(&platform);
+    let text = platform.audit_log();
     for secret in [
         password,
         "not-the-password".to_owned(),
@@ -147,7 +129,7 @@ fn a_policy_file_says_what_is_recorded_and_a_malformed_one_is_refused_with_its_f
         "{event}"
     );
     assert!(event.get("responseObject").is_none(), "{event}");
-    let all = text(&platform);
+    let all = platform.audit_log();
     assert!(!all.contains("quiet") && !all.contains("c2VzYW1l") && !all.contains("sesame"));
 
     for (text, reason) in [

@@ -1,6 +1,6 @@
 //! Server and agent are killed repeatedly at random times, and paused (SIGSTOP), each alone and both
-//! together as on a suspended machine, under concurrent writers, a watcher and a running pod: every acknowledged write exists, no batch is half
-//! written, the watch resumes without a gap or a repetition, and the pod keeps running.
+//! together as on a suspended machine, under concurrent writers, a watcher and a running pod: every acknowledged
+//! write exists, no batch is half written, the watch resumes without a gap or a repetition, and the pod keeps running.
 //!
 //! `MUSTER_KILLS` sets how many kills there are (200), `MUSTER_KILL_SEED` their moments, and
 //! `MUSTER_KILL_PAUSE_MAX` the longest pause in seconds (2). With

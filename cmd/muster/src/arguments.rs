@@ -133,6 +133,15 @@ impl Command {
         }
     }
 
+    /// The options of the certificate that the embedded engine's server serves; none for other commands.
+    pub fn tls_options(&self) -> Option<&TlsOptions> {
+        match self {
+            Command::Up(up) => Some(&up.server.tls),
+            Command::Server(server) if server.engine.is_none() => Some(&server.server.tls),
+            _ => None,
+        }
+    }
+
     /// The command's section in configuration files, and the files' path if one is given. None for commands that read
     /// no configuration file.
     pub fn configuration(&self) -> Option<(Section, Option<&Path>)> {

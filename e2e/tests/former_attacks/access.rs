@@ -141,22 +141,13 @@ async fn changes_and_refusals_are_in_the_audit_log_which_tells_of_a_change_to_it
     let secret = format!("{SYSTEM_SECRETS}/user-admin");
     assert_eq!(get(&ground.member, &secret).await.status, 403);
     let log = ground.platform.data.join("audit");
-    let lines = |words: &str| -> Vec<Value> {
-        let texts = with_words(&log, words).into_iter();
-        let texts = texts.map(|file| std::fs::read_to_string(file).unwrap_or_default());
-        let texts: Vec<String> = texts.collect();
-        let lines = texts.iter().flat_map(|text| text.lines());
-        let lines = lines.filter(|line| line.contains(words));
-        lines
-            .filter_map(|line| serde_json::from_str(line).ok())
-            .collect()
-    };
     for (name, code) in [("audited", 201), ("user-admin", 403)] {
         eventually(&format!("{name} is in the audit log"), SOON, || {
             let of_the_member = |event: &Value| {
                 event["user"]["username"] == MEMBER && event["responseStatus"]["code"] == code
             };
-            lines(name).iter().any(of_the_member).then_some(())
+            let events = ground.platform.audited(name);
+            events.iter().any(of_the_member).then_some(())
         });
     }
     let verified = ground.platform.cli(&["audit", "verify"]);

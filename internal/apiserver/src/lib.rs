@@ -81,3 +81,4 @@ pub use exec::{ExecAction, ExecError, ExecEvent, ExecInput, ExecOpener, ExecRequ
 pub use impersonation::{Users, authenticate, impersonate};
 pub use logs::{LogError, LogOpener, LogRequest};
 pub use server::{ApiConfig, ApiError, ApiServer, paths};
+pub use status::too_many_requests;

@@ -5,7 +5,7 @@
 use resources::admission::pod_security::{
     MAX_PODS, NamespaceRequest, PodSecurity, SecurityVerdict,
 };
-use resources::names::{POD_NETWORK, POD_SECURITY_LEVEL};
+use resources::names::{POD_NETWORK, POD_NETWORK_OWN, POD_SECURITY_LEVEL};
 use resources::registry::Kind;
 use serde_json::{Map, Value};
 
@@ -141,10 +141,10 @@ fn judged(
 /// the objects.
 fn own_pod_networks(call: &Call) -> bool {
     let nodes = (call.server.0.store).list(&kind_of("", "Node").prefix(None), None, usize::MAX);
-    let own = |labels: &std::collections::BTreeMap<String, String>| {
-        labels.get(POD_NETWORK).map(String::as_str) == Some("own")
-    };
-    nodes.entries.iter().any(|entry| own(&entry.meta.labels))
+    let networks = (nodes.entries.iter()).filter_map(|entry| entry.meta.labels.get(POD_NETWORK));
+    networks
+        .into_iter()
+        .any(|network| network == POD_NETWORK_OWN)
 }
 
 fn refuse(call: &Call, pod: &Value, verdict: &SecurityVerdict) -> Result<(), Failure> {

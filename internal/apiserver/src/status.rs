@@ -545,6 +545,11 @@ fn aggregate(causes: &[Cause]) -> String {
     }
 }
 
+/// The response 429 with `Retry-After`, for requests that do not reach the API.
+pub fn too_many_requests(message: &str) -> Response<Body> {
+    Failure::too_many_requests(message).into_response()
+}
+
 /// The `Status` of a completed deletion.
 pub fn deleted(kind: &Kind, name: &str, uid: &str) -> Value {
     let details = Details {

@@ -93,6 +93,8 @@ pub const POD_SECURITY_LEVEL: &str = "muster.io/pod-security-level";
 pub const RUNTIME_PROCESS: &str = "muster.io/runtime.process";
 /// Node label (`own` or `host`): whether the node's pods without images have networks of their own.
 pub const POD_NETWORK: &str = "muster.io/pod-network";
+/// The value of [`POD_NETWORK`] on a node whose pods have networks of their own.
+pub const POD_NETWORK_OWN: &str = "own";
 /// Node label (`true` or `false`): the node has a CRI container runtime.
 pub const RUNTIME_CRI: &str = "muster.io/runtime.cri";
 /// Node label (`true` or `false`): an administrator permits pods that name an image to run their commands on the host.

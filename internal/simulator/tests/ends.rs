@@ -23,7 +23,9 @@ use workloads::training::{self, TrainingJob as _};
 #[path = "../../resources/testing/fields.rs"]
 mod ends_of_fields;
 
-use ends_of_fields::{Holds, Step, Way, fields, name, numbers, plain, pod_spec, texts, with};
+use ends_of_fields::{
+    Holds, Step, Way, chosen, fields, name, numbers, plain, pod_spec, texts, with,
+};
 
 fn now() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
@@ -253,23 +255,9 @@ fn every_number_in_the_schedulers_input_leaves_it_working() {
     try_in_the_schedulers_input(|_, holds| numbers(holds));
 }
 
-/// If set, every text field is tested at all of its limits; otherwise at one that the seed selects.
-const ALL: &str = "MUSTER_FUZZ_ENDS";
-
-/// The limits of the text field with this number to test.
-fn chosen_texts(field: usize, holds: Holds) -> Vec<Value> {
-    let ends = texts(holds);
-    if ends.is_empty() || std::env::var_os(ALL).is_some() {
-        return ends;
-    }
-    let seed = std::env::var("PROPTEST_RNG_SEED").ok();
-    let seed: usize = seed.and_then(|seed| seed.parse().ok()).unwrap_or(0);
-    vec![ends[field.wrapping_add(seed) % ends.len()].clone()]
-}
-
 #[test]
 fn every_text_in_the_schedulers_input_leaves_it_working() {
-    try_in_the_schedulers_input(chosen_texts);
+    try_in_the_schedulers_input(|field, holds| chosen(texts(holds), field));
 }
 
 /// Schedules with each field of the scheduler's input at the limits that `ends` has for its number and type.

@@ -40,8 +40,8 @@ use tokio::time::{Instant, timeout_at};
 
 use restart::message;
 pub use restart::{
-    LoopEnd, Panicked, RESTART_FIRST, RESTART_HEALTHY, RESTART_LONGEST, SetAside, contained,
-    keep_running,
+    LoopEnd, Panicked, RESTART_FIRST, RESTART_HEALTHY, RESTART_LONGEST, SetAside, caught,
+    contained, keep_running,
 };
 pub use stateful::StatefulLoop;
 

@@ -3,7 +3,7 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -90,6 +90,15 @@ impl Panicked {
 pub async fn contained<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
     let outcome = AssertUnwindSafe(work).catch_unwind().await;
     outcome.map_err(|panic| Panicked(message(panic.as_ref())))
+}
+
+/// Like [`contained`], for work that does not wait.
+///
+/// # Errors
+///
+/// When the work panicked.
+pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| Panicked(message(panic.as_ref())))
 }
 
 /// The objects over which a loop panicked, each with the time at which it is tried again: after

@@ -97,7 +97,7 @@ mod tests {
         let counted = counting.finish().await;
         assert_eq!(*counted, [1, 2, 3]);
         assert!(asked.elapsed() < RESTART_FIRST / 2);
-        // The loop is gone: nobody takes the state after it was handed out.
+        // The loop was aborted with its handle, so it does not take the state again.
         drop(counted);
     }
 

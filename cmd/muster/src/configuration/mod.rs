@@ -24,11 +24,12 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _};
 use cli::ExitCause;
 
-use crate::arguments::{Arguments, Command, ConfigCommand, Section, TlsOptions, words_of_process};
+use crate::arguments::{Arguments, ConfigCommand, Section, TlsOptions, words_of_process};
 use crate::serve;
 use check::{CheckedConfiguration, Settings};
 use file::ConfigurationFileError;
@@ -49,14 +50,24 @@ pub fn arguments_of_process() -> Result<Arguments, ConfigurationFileError> {
         }
     });
     let arguments = arguments.unwrap_or_else(|error| error.exit());
-    let Some((section, path)) = arguments.command.configuration() else {
+    let Some(command) = command_with_files(&arguments)? else {
         return Ok(arguments);
     };
-    let settings = settings(path)?;
-    let command = with_settings(Arguments::command(), section, &settings);
     let arguments = parsed(command, &words).unwrap_or_else(|error| error.exit());
     arguments.command.check_combinations()?;
     Ok(arguments)
+}
+
+/// The command line with the files' settings as defaults, if the command has a section in them.
+fn command_with_files(
+    arguments: &Arguments,
+) -> Result<Option<clap::Command>, ConfigurationFileError> {
+    let Some((section, path)) = arguments.command.configuration() else {
+        return Ok(None);
+    };
+    let settings = settings(path)?;
+    let command = with_settings(Arguments::command(), section, &settings);
+    Ok(Some(command))
 }
 
 /// Reads the options of the server's certificate as a start of this process would take them now, from its command line,
@@ -67,17 +78,12 @@ pub fn arguments_of_process() -> Result<Arguments, ConfigurationFileError> {
 pub fn tls_options_of_process() -> anyhow::Result<TlsOptions> {
     let words = words_of_process();
     let arguments = parsed(without_requirements(Arguments::command()), &words)?;
-    let Some((section, path)) = arguments.command.configuration() else {
-        anyhow::bail!("this command reads no configuration files");
-    };
-    let command = with_settings(Arguments::command(), section, &settings(path)?);
+    let command = command_with_files(&arguments)?;
+    let command = command.context("this command reads no configuration files")?;
     let arguments = parsed(command, &words)?;
     arguments.command.check_combinations()?;
-    match arguments.command {
-        Command::Server(server) => Ok(server.server.tls),
-        Command::Up(up) => Ok(up.server.tls),
-        _ => anyhow::bail!("this command serves no certificate"),
-    }
+    let tls = arguments.command.tls_options();
+    tls.cloned().context("this command serves no certificate")
 }
 
 /// Runs a command of `muster config`.
@@ -147,10 +153,8 @@ fn check_sections(settings: &Settings) -> Result<(), ConfigurationFileError> {
             section: section.name(),
             error,
         })?;
-        let tls = match &arguments.command {
-            Command::Server(server) if section == Section::Server => &server.server.tls,
-            Command::Up(up) => &up.server.tls,
-            _ => continue,
+        let Some(tls) = arguments.command.tls_options() else {
+            continue;
         };
         serve::check_certificate(tls).map_err(ConfigurationFileError::Certificate)?;
     }
@@ -272,6 +276,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::arguments::Command;
 
     fn source(name: &str, text: &str) -> file::ConfigurationSource {
         file::ConfigurationSource {

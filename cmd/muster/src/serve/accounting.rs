@@ -5,7 +5,6 @@
 mod pods;
 
 use std::collections::BTreeSet;
-use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +19,7 @@ use parking_lot::Mutex;
 use portal::SharedUsage;
 use resources::kinds::PodGroup;
 use store::{Ledger, LedgerError};
-use supervisor::StatefulLoop;
+use supervisor::{StatefulLoop, caught};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 use usage::{PodUid, StoredRecords, UsageBook};
@@ -189,12 +188,12 @@ fn take_in(
 
 /// Observes a pod. A panic over one pod loses that pod's usage until the pod changes, and is in the log.
 fn observe(book: &SharedUsage, lookups: &Lookups, pod: &Pod, now: Timestamp) {
-    let observing = AssertUnwindSafe(|| observe_one(book, lookups, pod, now));
-    if std::panic::catch_unwind(observing).is_err() {
+    if let Err(panic) = caught(|| observe_one(book, lookups, pod, now)) {
         let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
         tracing::error!(
             namespace,
             name,
+            %panic,
             "the server panicked while it accounted a pod; it goes on with the others"
         );
     }

@@ -3,7 +3,6 @@
 
 mod send;
 
-use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +18,7 @@ use kube::Client;
 use kube::runtime::reflector::Store;
 use parking_lot::Mutex;
 use portal::SharedAlerts;
-use supervisor::{StatefulLoop, Stop, contained};
+use supervisor::{StatefulLoop, Stop, caught, contained};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -117,11 +116,10 @@ impl Alerting {
                 Some(sent) = sending.join_next() => self.settle(sent),
                 _ = ticks.tick() => {
                     // Without all nodes an alert that fires would seem to have ended.
-                    if ready && turn == 0 {
-                        let judging = AssertUnwindSafe(|| self.judge(&nodes, &quotas, served));
-                        if std::panic::catch_unwind(judging).is_err() {
-                            tracing::error!("the server panicked while it judged alerts; those that fire go on, and it tries again");
-                        }
+                    if ready && turn == 0
+                        && let Err(panic) = caught(|| self.judge(&nodes, &quotas, served))
+                    {
+                            tracing::error!(%panic, "the server panicked while it judged alerts; those that fire go on, and it tries again");
                     }
                     turn = (turn + 1) % JUDGED_EVERY;
                     for due in self.alerts.lock().take_due(Timestamp::now()) {

@@ -26,7 +26,6 @@ use anyhow::Result;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode, header};
-use axum::response::IntoResponse;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -57,9 +56,6 @@ const SESSIONS: &str = "/muster.agent.v1.Fleet/";
 
 /// How long an idle connection may take to end after a shutdown notice.
 const GOODBYE: Duration = Duration::from_secs(1);
-
-/// When a client should try again whose request got no place.
-const RETRY_AFTER_SECONDS: u32 = 1;
 
 /// Interval at which a node's certificate is checked again during its connection: it may expire.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
@@ -292,18 +288,7 @@ where
 /// The answer to a request that got no place.
 fn refusal(why: &TooManyRequests) -> Response<Body> {
     tracing::debug!(%why, "a request is refused");
-    let status = serde_json::json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": why.to_string(), "reason": "TooManyRequests",
-        "details": {"retryAfterSeconds": RETRY_AFTER_SECONDS}, "code": 429,
-    });
-    let retry_after = [(header::RETRY_AFTER, RETRY_AFTER_SECONDS)];
-    let answer = (
-        StatusCode::TOO_MANY_REQUESTS,
-        retry_after,
-        axum::Json(status),
-    );
-    let mut answer = answer.into_response();
+    let mut answer = apiserver::too_many_requests(&why.to_string());
     route_layer::protect(answer.headers_mut());
     answer
 }

@@ -5,22 +5,8 @@ use proptest::prelude::TestCaseError;
 use resources::registry::{self, Kind};
 use serde_json::{Value, json};
 
-use crate::fields::{Holds, Step, Way, fields, name, numbers, plain, texts, with};
+use crate::fields::{Holds, Step, Way, chosen, fields, name, numbers, plain, texts, with};
 use crate::ground::{Asked, BASE, Ground, NAMESPACE, collection, object, unowned};
-
-/// If set, every field is tested at every boundary value; otherwise at one that the seed selects.
-const ALL: &str = "MUSTER_FUZZ_ENDS";
-
-/// The boundary values of a field to test.
-fn chosen(ends: Vec<Value>, field: usize) -> Vec<Value> {
-    if ends.is_empty() || std::env::var_os(ALL).is_some() {
-        return ends;
-    }
-    let seed = std::env::var("PROPTEST_RNG_SEED").ok();
-    let seed: usize = seed.and_then(|seed| seed.parse().ok()).unwrap_or(0);
-    let at = field.wrapping_add(seed) % ends.len();
-    vec![ends[at].clone()]
-}
 
 /// The fields to test. The pods of all jobs are validated by the same rules as a Pod.
 fn tried(kind: &Kind) -> Vec<(Way, Holds)> {

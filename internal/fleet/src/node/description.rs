@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Node;
 use resources::admission::is_reserved_node_label;
 use resources::devices::{NodeInventory, inventory};
-use resources::names::POD_NETWORK;
+use resources::names::{POD_NETWORK, POD_NETWORK_OWN};
 use rpc::agent::v1::Hello;
 use serde_json::{Value, json};
 
@@ -56,7 +56,11 @@ impl NodeDescription {
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
         labels.insert("kubernetes.io/hostname".to_owned(), name.clone());
-        let network = if hello.own_pod_network { "own" } else { "host" };
+        let network = if hello.own_pod_network {
+            POD_NETWORK_OWN
+        } else {
+            "host"
+        };
         labels.insert(POD_NETWORK.to_owned(), network.to_owned());
         labels.insert("kubernetes.io/os".to_owned(), "linux".to_owned());
         labels.insert("kubernetes.io/arch".to_owned(), architecture.to_owned());

@@ -4,11 +4,11 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use resources::audit::AuditEvent;
+use supervisor::caught;
 use tokio::sync::mpsc;
 
 use super::AuditOptions;
@@ -158,7 +158,7 @@ impl LogFile {
             count += 1;
             let lost = if bytes.is_empty() { self.lost } else { 0 };
             // A panic over one event costs that event: the writer's end would cost all that follow.
-            match std::panic::catch_unwind(AssertUnwindSafe(|| head.link(event, lost))) {
+            match caught(|| head.link(event, lost)) {
                 Ok(Ok((line, next))) => {
                     bytes.extend_from_slice(&line);
                     bytes.push(b'\n');
@@ -168,9 +168,10 @@ impl LogFile {
                     missing += 1;
                     tracing::error!(%error, "the audit log could not encode an event");
                 }
-                Err(_) => {
+                Err(panic) => {
                     missing += 1;
                     tracing::error!(
+                        %panic,
                         "the audit log's writer panicked over an event, which is lost; it goes on with the next"
                     );
                 }

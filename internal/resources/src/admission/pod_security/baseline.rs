@@ -124,8 +124,6 @@ pub(super) fn capabilities(look: &CheckInput<'_>) -> Option<CheckViolation> {
 }
 
 pub(super) fn host_namespaces(look: &CheckInput<'_>) -> Option<CheckViolation> {
-    let spec = look.pod.spec();
-    let shared = |key: &str| json::truth(spec, &[key]);
     let network = match look.allowed.host_network() {
         HostNetwork::Allowed => None,
         HostNetwork::Refused => Some("hostNetwork=true"),
@@ -134,17 +132,16 @@ pub(super) fn host_namespaces(look: &CheckInput<'_>) -> Option<CheckViolation> {
              server's --pod-security-allow",
         ),
     };
+    let spec = look.pod.spec();
     let found = [
-        (
-            shared("hostNetwork") && network.is_some(),
-            network.unwrap_or_default(),
-        ),
-        (shared("hostPID"), "hostPID=true"),
-        (shared("hostIPC"), "hostIPC=true"),
+        ("hostNetwork", network),
+        ("hostPID", Some("hostPID=true")),
+        ("hostIPC", Some("hostIPC=true")),
     ];
     let found: Vec<&str> = found
         .into_iter()
-        .filter_map(|(is, text)| is.then_some(text))
+        .filter(|(key, _)| json::truth(spec, &[key]))
+        .filter_map(|(_, refused)| refused)
         .collect();
     (!found.is_empty()).then(|| CheckViolation {
         reason: "host namespaces",

@@ -48,9 +48,9 @@ impl Challenges {
         Ok(())
     }
 
-    /// Forgets all answers: the order has ended.
-    pub fn clear(&self) {
-        *self.answers() = Answers::default();
+    /// Keeps the answers of an order until it ends, in whatever way.
+    pub fn of_order(&self) -> OrderAnswers<'_> {
+        OrderAnswers(self)
     }
 
     /// The key authorization for a token.
@@ -68,6 +68,15 @@ impl Challenges {
     }
 }
 
+/// Dropping it forgets the answers of an order.
+pub struct OrderAnswers<'a>(&'a Challenges);
+
+impl Drop for OrderAnswers<'_> {
+    fn drop(&mut self) {
+        *self.0.answers() = Answers::default();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,6 +84,7 @@ mod tests {
     #[test]
     fn answers_are_there_until_the_order_ends() {
         let challenges = Challenges::default();
+        let order = challenges.of_order();
         challenges.answer_http("token", "token.print");
         challenges.answer_tls("a.example", &[7; 32]).unwrap();
         assert_eq!(challenges.authorization("token").unwrap(), "token.print");
@@ -89,7 +99,7 @@ mod tests {
             .unwrap();
         assert!(extension.critical);
         assert!(extension.value.ends_with(&[7; 32]));
-        challenges.clear();
+        drop(order);
         assert!(challenges.authorization("token").is_none());
         assert!(challenges.certificate("a.example").is_none());
     }

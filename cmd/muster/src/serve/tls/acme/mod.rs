@@ -89,11 +89,12 @@ impl Acme {
     }
 
     /// Gets certificates in time for as long as the future is polled.
-    pub async fn keep(self, served: &ServedCertificates, reload: Reload) {
+    pub async fn keep(mut self, served: &ServedCertificates, reload: Reload) {
         let mut failures = 0;
-        let mut renewal = self.renewal;
         loop {
-            let left = renewal.map_or(0, |renewal| renewal - Timestamp::now().as_second());
+            let left = self
+                .renewal
+                .map_or(0, |renewal| renewal - Timestamp::now().as_second());
             let left = Duration::from_secs(u64::try_from(left).unwrap_or_default());
             if !left.is_zero() {
                 tokio::select! {
@@ -112,7 +113,7 @@ impl Acme {
             match renewed {
                 Ok(pair) => {
                     failures = 0;
-                    renewal = Some(pair.renewal());
+                    self.renewal = Some(pair.renewal());
                     tracing::info!(
                         names = pair.names.join(","),
                         not_after = %pair.not_after,
@@ -147,7 +148,6 @@ impl Acme {
     ) -> Result<CertificatePair> {
         let attempt = contained(self.renewed(challenges, client)).await;
         attempt.unwrap_or_else(|panic| {
-            challenges.clear();
             Err(anyhow!(
                 "--acme-directory = {:?}: an answer of the ACME server made the server panic: {panic}; check the URL",
                 self.settings.directory

@@ -79,16 +79,7 @@ pub async fn certificate(
     settings: &AcmeSettings,
     challenges: &Challenges,
 ) -> Result<PairText> {
-    let ordered = order(account, settings, challenges).await;
-    challenges.clear();
-    ordered
-}
-
-async fn order(
-    account: &Account,
-    settings: &AcmeSettings,
-    challenges: &Challenges,
-) -> Result<PairText> {
+    let _answers = challenges.of_order();
     let names: Vec<Identifier> = settings
         .domains
         .iter()
