@@ -1,6 +1,6 @@
 //! Rights on the one port of a running server, apart from the resources in `apiserver`'s own matrix: every route of
 //! the portal, every other path of the API, every procedure of the agents' protocol, each with every method, from
-//! every kind of caller. The routes are read from the routers and from the protocol's definition; a route without a
+//! every kind of caller; and an agent's port for metrics. The routes are read from the routers and from the protocol's definition; a route without a
 //! row fails the test by its name.
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use e2e::{Agent, Platform, eventually, repository};
+use e2e::{Agent, Platform, eventually, free_address, repository};
 use kube::config::Kubeconfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -254,6 +254,8 @@ struct Ground {
     /// Ended first: it keeps its files in the platform's directory.
     _agent: Agent,
     platform: Platform,
+    /// The agent's port for metrics.
+    metrics: String,
     /// The administrator's token.
     admin: String,
 }
@@ -292,7 +294,8 @@ const USERS: [(&str, &str, &str); 4] = [
 impl Ground {
     fn new() -> Ground {
         let platform = Platform::server(&[]);
-        let agent = platform.agent("n1", None, &[]);
+        let metrics = free_address();
+        let agent = platform.agent("n1", None, &["--metrics", &metrics]);
         let mut objects = OBJECTS.to_owned();
         for (name, role, namespace) in USERS {
             let record = json!({"name": name, "role": role, "namespaces": [namespace]});
@@ -308,6 +311,7 @@ impl Ground {
         let admin = kubeconfig["users"][0]["user"]["token"].as_str();
         Ground {
             admin: admin.expect("the administrator's token").to_owned(),
+            metrics,
             platform,
             _agent: agent,
         }
@@ -619,9 +623,38 @@ fn ask_agents(ground: &Ground, callers: &[(Is, Credentials)], tally: &mut Tally)
     }
 }
 
+/// The agent's port for metrics has no authentication: it answers two paths to anybody, and nothing else.
+fn ask_agent_metrics(ground: &Ground, tally: &mut Tally) {
+    let open = ["/metrics", "/healthz"];
+    tally.routes += open.len();
+    for path in open
+        .into_iter()
+        .chain(["/", "/metrics/x", "/api", "/debug/pprof"])
+    {
+        for method in METHODS {
+            let mut stream = TcpStream::connect(&ground.metrics).expect("the agent's port");
+            let request =
+                format!("{method} {path} HTTP/1.1\r\nHost: n1\r\nConnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).expect("a request");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("an answer");
+            let code = Head::of(&answer).code;
+            let want = match method {
+                "GET" if open.contains(&path) => 200,
+                "GET" => 404,
+                _ => 405,
+            };
+            tally.check(code == want, || {
+                format!("the agent's metrics: {method} {path}: {code} in place of {want}")
+            });
+        }
+    }
+}
+
 #[test]
 fn routes_are_added_only_where_they_are_listed() {
-    // Listeners of their own: the scheduler extender's, and health and metrics beside a Kubernetes cluster.
+    // Listeners of their own: the scheduler extender's, and health and metrics beside a Kubernetes cluster
+    // (kubernetes_engine/open_ports.rs).
     let apart = ["extender.rs", "health.rs"];
     let directory = repository().join("cmd/muster/src/serve");
     let files = std::fs::read_dir(directory).expect("the server's sources");
@@ -656,6 +689,7 @@ fn every_route_answers_those_who_may_and_refuses_the_others() {
     let mut tally = Tally::default();
     ask_api(&ground, &callers, &mut tally);
     ask_agents(&ground, &callers, &mut tally);
+    ask_agent_metrics(&ground, &mut tally);
 
     // Users may end only their own tokens.
     let (id, _) = ground.token("lea");

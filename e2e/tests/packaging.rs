@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use e2e::{Cluster, Ran, eventually, free_address, muster, part, repository, run};
+use e2e::{Ran, Setup, eventually, free_address, muster, part, repository, run};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -21,11 +21,16 @@ const SOON: Duration = Duration::from_secs(90);
 const NAMESPACE: &str = "muster-system";
 
 /// A plain manifest, its template, and the values that it is rendered with.
-const PLAIN: [(&str, &str, &str); 10] = [
+const PLAIN: [(&str, &str, &str); 11] = [
     ("rbac", "rbac", "agent.enabled=false"),
     ("admission", "admission", "agent.enabled=false"),
     ("user-roles", "user-roles", "agent.enabled=false"),
     ("server", "server", "agent.enabled=false"),
+    (
+        "namespace-queues/admission",
+        "namespace-queues",
+        "agent.enabled=false,server.namespaceQueues=v1",
+    ),
     ("mig/rbac", "rbac", "agent.enabled=false,server.mig=true"),
     ("agent-rbac", "agent-rbac", "server.enabled=false"),
     ("agent", "agent", "server.enabled=false"),
@@ -168,6 +173,10 @@ fn variants() -> Vec<(&'static str, Vec<String>)> {
                 ),
             ],
         ),
+        (
+            "queues of namespaces",
+            of(&["server.namespaceQueues=v1beta1"]),
+        ),
         ("devices by claims", of(&["agent.devices=dra"])),
         (
             "GPUs cut for claims",
@@ -215,7 +224,7 @@ fn the_plain_manifests_are_what_the_chart_renders_with_its_defaults() {
     }
     // `kubectl apply -f` reads the files of a directory, but not of its subdirectories.
     let mut files = Vec::new();
-    for folder in ["", "dra/", "mig/"] {
+    for folder in ["", "dra/", "mig/", "namespace-queues/"] {
         let mut objects = BTreeMap::new();
         for entry in std::fs::read_dir(packaging().join(folder)).unwrap() {
             let path = entry.unwrap().path();
@@ -308,6 +317,37 @@ fn values_reach_what_they_are_for() {
             "/var/run/cdi"
         ]
     );
+
+    // helm's own list of a cluster's versions is older than the kind.
+    let policy = "MutatingAdmissionPolicy";
+    assert_eq!(kinds(&default, policy), 0);
+    let chosen = all("queues of namespaces");
+    let chosen = one(&chosen, policy, "muster-namespace-queues");
+    assert_eq!(chosen["apiVersion"], "admissionregistration.k8s.io/v1beta1");
+    for (served, version) in [
+        (&["v1beta1"][..], "v1beta1"),
+        (&["v1beta1", "v1"][..], "v1"),
+    ] {
+        let served = served.iter().map(|version| {
+            format!("--api-versions=admissionregistration.k8s.io/{version}/{policy}")
+        });
+        let served: Vec<String> = served.collect();
+        let found = documents(&rendered(&borrowed(&served)));
+        let found = one(&found, policy, "muster-namespace-queues");
+        assert_eq!(
+            found["apiVersion"],
+            format!("admissionregistration.k8s.io/{version}")
+        );
+    }
+    let chart = packaging().join("chart").display().to_string();
+    let wrong = helm(&[
+        "template",
+        "muster",
+        &chart,
+        "--set=server.namespaceQueues=v2",
+    ]);
+    let valid = "server.namespaceQueues: \"v2\": the valid values are auto, v1, v1beta1 and none";
+    assert!(wrong.err.contains(valid), "{}", wrong.err);
 
     assert_eq!(kinds(&all("no agent"), "DaemonSet"), 0);
     assert_eq!(kinds(&all("no agent"), "ServiceAccount"), 1);
@@ -455,7 +495,10 @@ fn values_reach_what_they_are_for() {
 
 #[test]
 fn a_real_api_server_takes_the_manifests_and_server_and_agent_work_as_they_say() {
-    let cluster = Cluster::start();
+    let beta = Setup::default()
+        .gates("MutatingAdmissionPolicy=true")
+        .versions("admissionregistration.k8s.io/v1beta1=true");
+    let cluster = beta.start();
     cluster.kubectl(&["create", "namespace", NAMESPACE]).ok();
     let try_out = |what: &str, path: &Path| {
         let path = path.display().to_string();

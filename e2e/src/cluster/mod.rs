@@ -62,6 +62,7 @@ pub struct Setup {
     audited: bool,
     plain_json: bool,
     gates: String,
+    versions: String,
 }
 
 impl Default for Setup {
@@ -74,6 +75,7 @@ impl Default for Setup {
             audited: false,
             plain_json: false,
             gates: String::new(),
+            versions: String::new(),
         }
     }
 }
@@ -122,6 +124,13 @@ impl Setup {
     #[must_use]
     pub fn gates(mut self, gates: &str) -> Setup {
         self.gates = gates.to_owned();
+        self
+    }
+
+    /// kube-apiserver serves these versions too, as `group/version=true,...`.
+    #[must_use]
+    pub fn versions(mut self, versions: &str) -> Setup {
+        self.versions = versions.to_owned();
         self
     }
 
@@ -220,7 +229,9 @@ impl Cluster {
             .flag("service-cluster-ip-range", "10.0.0.0/24")
             .flag("endpoint-reconciler-type", "none")
             .flag("kubelet-preferred-address-types", "InternalIP");
-        let apiserver = apiserver.flag("feature-gates", &setup.gates);
+        let apiserver = apiserver
+            .flag("feature-gates", &setup.gates)
+            .flag("runtime-config", &setup.versions);
         let apiserver = match setup.plain_json {
             true => apiserver.flag("storage-media-type", "application/json"),
             false => apiserver,

@@ -32,7 +32,7 @@ const GRACE_SECONDS: &str = "10";
 const PAUSE: Duration = Duration::from_secs(16);
 
 /// Since when a node is ready, if it is.
-fn ready_since(platform: &Platform, node: &str) -> Option<String> {
+pub fn ready_since(platform: &Platform, node: &str) -> Option<String> {
     let node = platform.get("node", node);
     let mut conditions = node["status"]["conditions"].as_array()?.iter();
     let ready = conditions.find(|condition| condition["type"] == "Ready")?;

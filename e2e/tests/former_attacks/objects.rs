@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use e2e::{Platform, eventually_async, run};
+use e2e::{Platform, eventually_async, repository, run};
 use serde_json::{Value, json};
 
 use super::{
@@ -104,6 +104,37 @@ async fn a_pod_with_the_longest_grace_is_deleted_and_so_is_its_namespace() {
     create(&ground.member, PODS, &pod("next", obeys)).await;
     let path = format!("{PODS}/next");
     eventually_async("the next pod runs", SOON, || running(&ground, &path)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_with_the_longest_grace_gives_its_gpus_to_a_pod_of_higher_priority() {
+    let machine = repository().join("packaging/examples/machines/4x-h100.toml");
+    let ground = Ground::of(Platform::up(&["--machine", &machine.display().to_string()])).await;
+    let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+        "metadata": {"name": "urgent"}, "value": 1000});
+    let classes = "/apis/scheduling.k8s.io/v1/priorityclasses";
+    create(&ground.admin, classes, &class).await;
+    let with_gpus = |name: &str, class: Option<&str>| {
+        let mut pod = pod(name, "trap 'exit 0' TERM; while true; do sleep 0.2; done");
+        pod["spec"]["terminationGracePeriodSeconds"] = i64::MAX.into();
+        pod["spec"]["priorityClassName"] = class.into();
+        pod["spec"]["containers"][0]["resources"]["limits"] = json!({"nvidia.com/gpu": 4});
+        pod
+    };
+    let (low, urgent) = (format!("{PODS}/low"), format!("{PODS}/urgent"));
+    create(&ground.member, PODS, &with_gpus("low", None)).await;
+    eventually_async("the pod runs", SOON, || running(&ground, &low)).await;
+    create(&ground.member, PODS, &with_gpus("urgent", Some("urgent"))).await;
+    eventually_async("it takes the GPUs", SOON, || running(&ground, &urgent)).await;
+    // The scheduler goes on as the same one: it takes the GPUs back.
+    let answer = send(&ground.member, "DELETE", &urgent, JSON, String::new()).await;
+    assert!([200, 202].contains(&answer.status), "{}", answer.text());
+    gone(&ground.admin, &urgent).await;
+    create(&ground.member, PODS, &with_gpus("next", None)).await;
+    let next = format!("{PODS}/next");
+    eventually_async("the next pod runs", SOON, || running(&ground, &next)).await;
+    let log = ground.platform.logged();
+    assert!(!log.contains("panicked"), "{log}");
 }
 
 fn owned(name: &str, owners: usize) -> Value {

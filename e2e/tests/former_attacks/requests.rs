@@ -2,9 +2,13 @@
 
 use std::io::{Read, Write};
 
+use e2e::{Platform, eventually_async};
 use serde_json::{Map, Value, json};
 
-use super::{CONFIG_MAPS, Ground, JSON, SOON, create, get, post, refused, refused_for, send};
+use super::machine::ready_since;
+use super::{
+    CONFIG_MAPS, Ground, JSON, PODS, SOON, create, get, pod, post, refused, refused_for, send,
+};
 
 const JSON_PATCH: &str = "application/json-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
@@ -66,6 +70,42 @@ async fn yaml_that_nests_without_end_is_refused_and_others_are_answered_meanwhil
         refused_for(&answer, 400, "nested deeper than");
     }
     ground.has_not_grown(before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nested_yaml_from_many_clients_loses_no_node_and_ends_no_pod() {
+    let ground = Ground::of(Platform::server(&["--node-grace", "10"])).await;
+    let _agent = ground.platform.agent("n1", None, &[]);
+    ground.platform.await_nodes(1);
+    create(&ground.member, PODS, &pod("steady", "sleep 600")).await;
+    let path = format!("{PODS}/steady");
+    let running = || async {
+        let pod = get(&ground.admin, &path).await.json();
+        (pod["status"]["phase"] == "Running").then(|| pod["status"]["containerStatuses"][0].clone())
+    };
+    let before = eventually_async("the pod runs", SOON, running).await;
+    let since = ready_since(&ground.platform, "n1");
+    assert!(since.is_some(), "the node is ready");
+    let attackers = (0..16).map(|_| {
+        let member = ground.member.clone();
+        tokio::spawn(async move {
+            for _ in 0..8 {
+                let body = "{a: ".repeat(150_000);
+                let answer = send(&member, "POST", REVIEWS, YAML, body).await;
+                // One that finds all places of large requests taken is told to come back.
+                assert!([400, 429].contains(&answer.status), "{}", answer.text());
+            }
+        })
+    });
+    let attackers: Vec<_> = attackers.collect();
+    for attacker in attackers {
+        while !attacker.is_finished() {
+            ground.healthy().await;
+        }
+        attacker.await.expect("every request is answered");
+    }
+    assert_eq!(running().await, Some(before));
+    assert_eq!(ready_since(&ground.platform, "n1"), since);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

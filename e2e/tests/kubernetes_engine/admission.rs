@@ -1,7 +1,8 @@
 //! What the chart's ValidatingAdmissionPolicies have a real kube-apiserver refuse: a member sets no reserved field,
-//! chooses no node and names no queue that takes no work from its namespace; Muster binds pods as before.
+//! chooses no node, uses no system class and names no queue that takes no work from its namespace; Muster binds pods as
+//! before. Work that names no queue gets its namespace's, where kube-apiserver has MutatingAdmissionPolicies.
 
-use e2e::{Ran, eventually};
+use e2e::{Ran, Setup, eventually};
 use serde_json::{Value, json};
 
 use crate::ground::{Ground, SOON};
@@ -250,4 +251,144 @@ fn a_member_sets_no_reserved_field_chooses_no_node_and_names_no_closed_queue() {
         assert!(made.err.contains(closed), "{}", made.err);
         Some(())
     });
+}
+
+/// Creates an object, which must be refused with these words.
+#[track_caller]
+fn refused(ground: &Ground, object: &Value, words: &str) {
+    let made = create(ground, &MEMBER, object);
+    assert_ne!(made.code, Some(0), "{object}");
+    assert!(made.err.contains(words), "{object}: {}", made.err);
+}
+
+#[test]
+fn a_member_uses_no_class_of_the_system() {
+    let ground = Ground::start();
+    ground.node("n1", 2);
+    team(&ground);
+    until_in_force(&ground);
+    let queue = json!({"scheduling.volcano.sh/queue-name": "red"});
+    let of_class =
+        |name: &str, class: &str| pod(name, &queue, &json!({"priorityClassName": class}));
+    let words = |class: &str| {
+        format!(
+            "priority class \"{class}\" is not usable in namespace \"team\"; name another PriorityClass, or have an \
+             administrator label the namespace muster.io/critical-pods=true"
+        )
+    };
+    let node = "system-node-critical";
+    let whole = "system-cluster-critical";
+    for class in [node, whole] {
+        refused(&ground, &of_class("critical", class), &words(class));
+    }
+    let critical = json!({"spec": {"priorityClassName": node}});
+    let none = json!({});
+    refused(&ground, &job("template", "red", &critical), &words(node));
+    let tensorflow = |job| job_of("TFJob", "tfReplicaSpecs", job);
+    refused(
+        &ground,
+        &tensorflow(job("template", "red", &critical)),
+        &words(node),
+    );
+    let mut gang = job("gang", "red", &none);
+    gang["spec"]["runPolicy"]["schedulingPolicy"]["priorityClass"] = whole.into();
+    refused(&ground, &gang, &words(whole));
+    let group = json!({"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
+        "metadata": {"name": "gang", "namespace": TEAM},
+        "spec": {"minMember": 1, "queue": "red", "priorityClassName": node}});
+    refused(&ground, &group, &words(node));
+
+    // A job does not get there by a change.
+    create(&ground, &MEMBER, &job("later", "red", &none)).ok();
+    let change =
+        r#"{"spec":{"runPolicy":{"schedulingPolicy":{"priorityClass":"system-node-critical"}}}}"#;
+    let patch = [
+        "-n",
+        TEAM,
+        "patch",
+        "pytorchjob",
+        "later",
+        "--type=merge",
+        "-p",
+        change,
+    ];
+    let changed = ground.cluster.kubectl(&[&patch, &MEMBER[..]].concat());
+    assert!(changed.err.contains(&words(node)), "{}", changed.err);
+
+    // Pods of other schedulers are the cluster's matter.
+    let mut other = of_class("other", node);
+    other["spec"]["schedulerName"] = "default-scheduler".into();
+    create(&ground, &MEMBER, &other).ok();
+    // An administrator lets a namespace use the classes.
+    let label = ["label", "namespace", TEAM, "muster.io/critical-pods=true"];
+    ground.cluster.kubectl(&label).ok();
+    eventually("the label counts", SOON, || {
+        let made = create(&ground, &MEMBER, &of_class("critical", node));
+        (made.code == Some(0)).then_some(())
+    });
+}
+
+#[test]
+fn work_that_names_no_queue_gets_its_namespaces() {
+    let beta = Setup::default()
+        .gates("MutatingAdmissionPolicy=true")
+        .versions("admissionregistration.k8s.io/v1beta1=true");
+    let ground = Ground::on(beta.start());
+    ground.node("n1", 4);
+    team(&ground);
+    ground
+        .cluster
+        .apply_chart("namespace-queues.yaml", "server.namespaceQueues=v1beta1");
+    let server = ground.server("server", &[]);
+    server.until_leading();
+    until_in_force(&ground);
+    let name = "scheduling.volcano.sh/queue-name";
+    let label = ["label", "namespace", TEAM, &format!("{name}=red")];
+    ground.cluster.kubectl(&label).ok();
+
+    let none = json!({});
+    let named = |what: &[&str]| {
+        let object = ground.cluster.get(&[&["-n", TEAM], what].concat());
+        object["metadata"]["annotations"][name]
+            .as_str()
+            .map(str::to_owned)
+    };
+    eventually("the policy is in force", SOON, || {
+        create(&ground, &MEMBER, &pod("lone", &none, &none)).ok();
+        let queue = named(&["pod", "lone"]);
+        if queue.is_none() {
+            delete_pod(&ground, "lone");
+        }
+        queue
+    });
+    assert_eq!(named(&["pod", "lone"]).as_deref(), Some("red"));
+
+    // A job of every kind; Muster queues the gang of one that it controls.
+    let mut unnamed = job("unnamed", "", &none);
+    unnamed["spec"].as_object_mut().unwrap().remove("runPolicy");
+    create(&ground, &MEMBER, &unnamed).ok();
+    assert_eq!(named(&["pytorchjob", "unnamed"]).as_deref(), Some("red"));
+    create(
+        &ground,
+        &MEMBER,
+        &job_of("TFJob", "tfReplicaSpecs", unnamed.clone()),
+    )
+    .ok();
+    assert_eq!(named(&["tfjob", "unnamed"]).as_deref(), Some("red"));
+    let queue = eventually("the gang's PodGroup is made", SOON, || {
+        let group = ground.cluster.get(&["-n", TEAM, "podgroup", "unnamed"]);
+        group["spec"]["queue"].as_str().map(str::to_owned)
+    });
+    assert_eq!(queue, "red");
+
+    // What names a queue keeps it, and so do members of a gang and pods of other schedulers.
+    create(&ground, &MEMBER, &job("kept", "default", &none)).ok();
+    assert_eq!(named(&["pytorchjob", "kept"]), None);
+    let member = json!({"scheduling.k8s.io/group-name": "gang"});
+    create(&ground, &MEMBER, &pod("member", &member, &none)).ok();
+    assert_eq!(named(&["pod", "member"]), None);
+    let mut other = pod("other", &none, &none);
+    other["spec"]["schedulerName"] = "default-scheduler".into();
+    create(&ground, &MEMBER, &other).ok();
+    assert_eq!(named(&["pod", "other"]), None);
 }

@@ -139,6 +139,11 @@ pub struct Server {
 }
 
 impl Server {
+    /// The address of health and metrics.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     pub fn ask(&self, path: &str) -> Option<String> {
         let mut stream = TcpStream::connect(&self.address).ok()?;
         write!(stream, "GET {path} HTTP/1.0\r\nHost: muster\r\n\r\n").ok()?;

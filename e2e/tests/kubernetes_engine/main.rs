@@ -8,6 +8,7 @@ mod agreement;
 mod extender;
 mod faults;
 mod ground;
+mod open_ports;
 mod stores;
 mod volumes;
 mod worlds;

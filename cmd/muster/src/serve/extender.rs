@@ -22,10 +22,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::health::{HealthState, NotLeading};
+use super::open_port;
 
 /// The largest request: some thousands of whole nodes, from a kube-scheduler that is not configured to send names
 /// only (`nodeCacheCapable`).
 const QUESTION_MAX: usize = 128 << 20;
+
+/// The most connections: kube-scheduler asks about one pod at a time, and binds some tens at a time.
+const CONNECTIONS_MAX: usize = 64;
 
 /// After a preemption, kube-scheduler asks about the node as soon as it has seen its victims' deletion. Muster's
 /// watch may lag behind; a refusal would make kube-scheduler preempt again on another node. So a refusal is delayed
@@ -296,19 +300,8 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
 }
 
 /// Serves requests until `stop`.
-pub async fn serve(
-    socket: TcpListener,
-    state: Arc<HealthState>,
-    mut stop: watch::Receiver<bool>,
-) -> Result<()> {
-    let stopped = async move {
-        // A dropped sender counts as a stop.
-        let _ = stop.wait_for(|stop| *stop).await;
-    };
-    axum::serve(socket, router(state))
-        .with_graceful_shutdown(stopped)
-        .await
-        .context("kube-scheduler's extender cannot be served any more")
+pub async fn serve(socket: TcpListener, state: Arc<HealthState>, stop: watch::Receiver<bool>) {
+    open_port::serve(socket, router(state), CONNECTIONS_MAX, stop).await;
 }
 
 fn router(state: Arc<HealthState>) -> Router {

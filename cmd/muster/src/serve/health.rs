@@ -3,7 +3,6 @@
 
 use std::sync::{Arc, RwLock};
 
-use anyhow::{Context, Result};
 use axum::Router;
 use axum::http::{HeaderName, StatusCode, header};
 use axum::routing::get;
@@ -14,7 +13,7 @@ use resources::exposition::{self, Kind, MetricLabels, Page};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::metrics;
+use super::{metrics, open_port};
 
 /// The server's state.
 pub enum ServerState {
@@ -138,24 +137,16 @@ impl HealthState {
 }
 
 /// Serves requests until `stop`.
-pub async fn serve(
-    socket: TcpListener,
-    state: Arc<HealthState>,
-    mut stop: watch::Receiver<bool>,
-) -> Result<()> {
+pub async fn serve(socket: TcpListener, state: Arc<HealthState>, stop: watch::Receiver<bool>) {
+    open_port::serve(socket, router(state), open_port::CONNECTIONS_MAX, stop).await;
+}
+
+fn router(state: Arc<HealthState>) -> Router {
     let (readiness, measured) = (state.clone(), state);
-    let router = Router::new()
+    Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(move || async move { readiness.ready() }))
-        .route("/metrics", get(move || async move { measured.metrics() }));
-    let stopped = async move {
-        // A dropped sender counts as a stop.
-        let _ = stop.wait_for(|stop| *stop).await;
-    };
-    axum::serve(socket, router)
-        .with_graceful_shutdown(stopped)
-        .await
-        .context("health and metrics cannot be served any more")
+        .route("/metrics", get(move || async move { measured.metrics() }))
 }
 
 #[cfg(test)]

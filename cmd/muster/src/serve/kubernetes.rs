@@ -2,6 +2,7 @@
 //! kube-apiserver. One of several such servers is active at a time.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,7 +82,11 @@ pub async fn run(
     );
     let mut components = Supervisor::new();
     components.run("health", |stop| {
-        health::serve(socket, state.clone(), stop.receiver())
+        let serving = health::serve(socket, state.clone(), stop.receiver());
+        async {
+            serving.await;
+            Ok::<(), Infallible>(())
+        }
     });
     notify::answers_at(
         &format!("working for {address}"),
@@ -90,7 +95,11 @@ pub async fn run(
     );
     if let Some(socket) = asked {
         components.run("extender", |stop| {
-            extender::serve(socket, state.clone(), stop.receiver())
+            let serving = extender::serve(socket, state.clone(), stop.receiver());
+            async {
+                serving.await;
+                Ok::<(), Infallible>(())
+            }
         });
     }
     // Stopped first: the Lease is free for another server while the others end.

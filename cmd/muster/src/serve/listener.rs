@@ -232,23 +232,25 @@ where
             .extensions_mut()
             .insert(axum::extract::ConnectInfo(peer));
         let lasting = request.uri().path().starts_with(SESSIONS);
-        let request = request.map(|body| match lasting {
-            true => Body::new(body),
-            false => Body::new(Upload::new(body, limits)),
-        });
-        let place = slots.take(origin).map_err(|why| {
-            metrics.count(
-                request.method(),
-                StatusCode::TOO_MANY_REQUESTS,
-                Duration::ZERO,
-            );
-            refusal(&why)
-        });
+        let slot = slots.take(origin);
+        if slot.is_err() {
+            let refused = StatusCode::TOO_MANY_REQUESTS;
+            metrics.count(request.method(), refused, Duration::ZERO);
+        }
         let router = router.clone();
         async move {
-            let (answer, slot) = match place {
-                Ok(slot) => (router.oneshot(request).await?, Some(slot)),
-                Err(refused) => (refused, None),
+            let (answer, slot) = match slot {
+                Ok(slot) => {
+                    let request = request.map(|body| match lasting {
+                        true => Body::new(body),
+                        false => Body::new(Upload::new(body, slot.body_bytes(), limits)),
+                    });
+                    let answer = router.oneshot(request).await?;
+                    // Whatever a route answers to a body that ends with an error.
+                    let answer = slot.refused().map_or(answer, refusal);
+                    (answer, Some(slot))
+                }
+                Err(why) => (refusal(&why), None),
             };
             let progress = SendProgress::current();
             Ok::<_, std::convert::Infallible>(

@@ -22,6 +22,7 @@ mod machine;
 mod metrics;
 mod mirror;
 mod notify;
+mod open_port;
 mod plain_http;
 mod pod_security;
 mod process;

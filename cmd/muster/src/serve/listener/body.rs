@@ -1,5 +1,5 @@
-//! Bodies that pass the listener: a request's body is read within a time limit, and a response's body keeps its
-//! connection busy, and its request's place taken, until it ends.
+//! Bodies that pass the listener: a request's body is read within a time limit and counted, and a response's body keeps
+//! its connection busy, and its request's place taken, until it ends.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,7 +10,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::connection_slots::InProgress;
 use super::limits::ListenerLimits;
-use super::request_slots::RequestSlot;
+use super::request_slots::{BodyBytes, RequestSlot, TooManyRequests};
 use super::streams::SendProgress;
 
 /// Why a request's body was not read to its end.
@@ -25,9 +25,17 @@ impl std::fmt::Display for BodyTimeout {
 
 impl std::error::Error for BodyTimeout {}
 
-/// A request's body with a time limit.
+/// How much of a refused body is read and dropped, in bytes: a client that still sends would see its connection reset
+/// in place of the answer. The largest body of the API.
+const DISCARDED_MAX: usize = 3 << 20;
+
+/// A request's body with a time limit, whose bytes count for its origin. A body that has too many bytes beside those of
+/// others is read to its end, and that end is an error.
 pub struct Upload {
     body: Incoming,
+    bytes: BodyBytes,
+    refused: Option<TooManyRequests>,
+    discarded: usize,
     limits: ListenerLimits,
     /// Deadline of the whole body; set at the first read.
     ends: Option<Instant>,
@@ -37,9 +45,12 @@ pub struct Upload {
 
 impl Upload {
     /// The body with these limits.
-    pub fn new(body: Incoming, limits: ListenerLimits) -> Upload {
+    pub fn new(body: Incoming, bytes: BodyBytes, limits: ListenerLimits) -> Upload {
         Upload {
             body,
+            bytes,
+            refused: None,
+            discarded: 0,
             limits,
             ends: None,
             pause: None,
@@ -56,9 +67,25 @@ impl HttpBody for Upload {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::BoxError>>> {
         let this = &mut *self;
-        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
+        while let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
             this.pause = None;
-            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+            let Some(frame) = frame else {
+                let refused = this.refused.take();
+                return Poll::Ready(refused.map(|why| Err(why.into())));
+            };
+            let frame = frame?;
+            let length = frame.data_ref().map_or(0, Bytes::len);
+            if this.refused.is_none() {
+                match this.bytes.add(length) {
+                    Ok(()) => return Poll::Ready(Some(Ok(frame))),
+                    Err(why) => this.refused = Some(why),
+                }
+            }
+            this.discarded = this.discarded.saturating_add(length);
+            if this.discarded > DISCARDED_MAX {
+                let refused = this.refused.take();
+                return Poll::Ready(refused.map(|why| Err(why.into())));
+            }
         }
         let now = Instant::now();
         let ends = *this.ends.get_or_insert(now + this.limits.body_total);

@@ -21,6 +21,16 @@ const REQUESTS_PER_ADDRESS_MAX: usize = 6144;
 /// The most requests in progress of one node: its session, and a call for each command and log that it may have open.
 const REQUESTS_PER_NODE_MAX: usize = 1024;
 
+/// The most bytes that the bodies of all addresses' requests in progress may have, in bytes: 170 of the largest bodies
+/// (`apiserver::request::MOST_BODY_BYTES`).
+const BODY_BYTES_MAX: usize = 512 << 20;
+
+/// The same of one other machine's address; this machine's addresses may have half of all.
+const BODY_BYTES_PER_ADDRESS_MAX: usize = 128 << 20;
+
+/// The same of one node by its certificate, whose session is not counted.
+const BODY_BYTES_PER_NODE_MAX: usize = 32 << 20;
+
 /// How long a client may accept no data, on its connection or on one HTTP/2 stream. A user who pages through a
 /// followed log reads in bursts.
 const UNREAD: Duration = Duration::from_secs(300);
@@ -43,6 +53,14 @@ pub struct ListenerLimits {
     pub requests_per_loopback: usize,
     /// Requests in progress of one node.
     pub requests_per_node: usize,
+    /// Bytes of the bodies of all addresses' requests in progress.
+    pub body_bytes: usize,
+    /// The same of one other machine's address.
+    pub body_bytes_per_address: usize,
+    /// The same of one address of this machine.
+    pub body_bytes_per_loopback: usize,
+    /// The same of one node.
+    pub body_bytes_per_node: usize,
     /// Concurrent TLS handshakes, for other machines and for this one separately. More than the connections of one
     /// address, so that one address with slow handshakes leaves room for others.
     pub handshakes: usize,
@@ -84,6 +102,10 @@ impl ListenerLimits {
             requests_per_address: REQUESTS_PER_ADDRESS_MAX,
             requests_per_loopback: REQUESTS_MAX / 2,
             requests_per_node: REQUESTS_PER_NODE_MAX,
+            body_bytes: BODY_BYTES_MAX,
+            body_bytes_per_address: BODY_BYTES_PER_ADDRESS_MAX,
+            body_bytes_per_loopback: BODY_BYTES_MAX / 2,
+            body_bytes_per_node: BODY_BYTES_PER_NODE_MAX,
             handshakes: per_address * 2,
             greeting: Duration::from_secs(10),
             headers: Duration::from_secs(60),
@@ -113,6 +135,15 @@ impl ListenerLimits {
             self.requests_per_loopback
         } else {
             self.requests_per_address
+        }
+    }
+
+    /// How many bytes the bodies of this address's requests in progress may have.
+    pub fn body_bytes_of_address(&self, address: IpAddr) -> usize {
+        if address.is_loopback() {
+            self.body_bytes_per_loopback
+        } else {
+            self.body_bytes_per_address
         }
     }
 }

@@ -1,6 +1,7 @@
-//! The places of requests: how many are in progress at a time, from each address and in all. A request keeps its place
-//! until its response has ended, so a watch or a followed log has one for as long as it lasts. Without these bounds an
-//! address could have as many requests as its connections have HTTP/2 streams.
+//! The places of requests: how many are in progress at a time, and how many bytes their bodies have, from each address
+//! and in all. A request keeps its place until its response has ended, so a watch or a followed log has one for as long
+//! as it lasts. Without these bounds an address could have as many requests as its connections have HTTP/2 streams, and
+//! as many bytes in memory as so many bodies.
 //!
 //! A request of a node, by a certificate that is valid now, counts for that node and for nothing else: many nodes may
 //! share an address with each other and with users, and no user's requests keep a node's session out.
@@ -8,7 +9,8 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::limits::ListenerLimits;
 
@@ -38,6 +40,23 @@ pub enum TooManyRequests {
     /// All addresses together have as many as they may have.
     #[error("too many requests: {0} requests are in progress, please try again later")]
     InAll(usize),
+    /// The bodies of the origin's requests have as many bytes as they may have.
+    #[error(
+        "too many requests: the bodies of the requests of {origin} that are in progress would have more than {max} \
+         bytes; send fewer at a time, or please try again later"
+    )]
+    BytesOfOrigin {
+        /// The origin.
+        origin: RequestOrigin,
+        /// Its bound.
+        max: usize,
+    },
+    /// The bodies of all addresses' requests have as many bytes as they may have.
+    #[error(
+        "too many requests: the bodies of the requests that are in progress would have more than {0} bytes, please try \
+         again later"
+    )]
+    BytesInAll(usize),
 }
 
 impl fmt::Display for RequestOrigin {
@@ -51,9 +70,16 @@ impl fmt::Display for RequestOrigin {
 
 #[derive(Default)]
 struct RequestCounts {
-    by_origin: HashMap<RequestOrigin, usize>,
+    by_origin: HashMap<RequestOrigin, Count>,
     /// Those of all addresses, without the nodes'.
-    all: usize,
+    all: Count,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Count {
+    requests: usize,
+    /// Bytes of bodies that have been read.
+    bytes: usize,
 }
 
 /// All requests in progress.
@@ -82,24 +108,56 @@ impl RequestSlots {
             RequestOrigin::Node(_) => (self.limits.requests_per_node, false),
         };
         let mut counts = self.counts();
-        if in_all && counts.all >= self.limits.requests {
+        if in_all && counts.all.requests >= self.limits.requests {
             return Err(TooManyRequests::InAll(self.limits.requests));
         }
         match counts.by_origin.get_mut(&origin) {
-            Some(count) if *count >= max => {
+            Some(count) if count.requests >= max => {
                 return Err(TooManyRequests::OfOrigin { origin, max });
             }
-            Some(count) => *count += 1,
+            Some(count) => count.requests += 1,
             None => {
-                counts.by_origin.insert(origin.clone(), 1);
+                let first = Count {
+                    requests: 1,
+                    bytes: 0,
+                };
+                counts.by_origin.insert(origin.clone(), first);
             }
         }
-        counts.all += usize::from(in_all);
+        counts.all.requests += usize::from(in_all);
         drop(counts);
-        Ok(RequestSlot {
+        Ok(RequestSlot(Arc::new(Held {
             slots: self.clone(),
             origin,
-        })
+            bytes: AtomicUsize::new(0),
+            refused: OnceLock::new(),
+        })))
+    }
+
+    /// Counts bytes of a body for their origin.
+    fn add_bytes(&self, origin: &RequestOrigin, bytes: usize) -> Result<(), TooManyRequests> {
+        let (max, in_all) = match origin {
+            RequestOrigin::Address(address) => (self.limits.body_bytes_of_address(*address), true),
+            RequestOrigin::Node(_) => (self.limits.body_bytes_per_node, false),
+        };
+        let mut counts = self.counts();
+        let all = counts.all.bytes.saturating_add(bytes);
+        if in_all && all > self.limits.body_bytes {
+            return Err(TooManyRequests::BytesInAll(self.limits.body_bytes));
+        }
+        // A request that holds a place has a count.
+        if let Some(count) = counts.by_origin.get_mut(origin) {
+            let sum = count.bytes.saturating_add(bytes);
+            if sum > max {
+                let origin = origin.clone();
+                return Err(TooManyRequests::BytesOfOrigin { origin, max });
+            }
+            count.bytes = sum;
+        }
+        if in_all {
+            counts.all.bytes = all;
+        }
+        Ok(())
     }
 
     fn counts(&self) -> MutexGuard<'_, RequestCounts> {
@@ -108,21 +166,64 @@ impl RequestSlots {
     }
 }
 
-/// A request's place, until it is dropped.
-pub struct RequestSlot {
-    slots: Arc<RequestSlots>,
-    origin: RequestOrigin,
+/// A request's place, until it and its body are dropped.
+pub struct RequestSlot(Arc<Held>);
+
+impl RequestSlot {
+    /// The part that counts the bytes of the request's body.
+    pub fn body_bytes(&self) -> BodyBytes {
+        BodyBytes(self.0.clone())
+    }
+
+    /// Why the rest of the request's body was not read, if it had too many bytes beside those of others.
+    pub fn refused(&self) -> Option<&TooManyRequests> {
+        self.0.refused.get()
+    }
 }
 
-impl Drop for RequestSlot {
+/// Counts the bytes of one request's body.
+pub struct BodyBytes(Arc<Held>);
+
+impl BodyBytes {
+    /// Counts bytes that were read, until the request ends.
+    ///
+    /// # Errors
+    ///
+    /// If the bodies of its origin, or of all addresses, have as many bytes as they may; the body is not read further.
+    pub fn add(&self, bytes: usize) -> Result<(), TooManyRequests> {
+        let held = &self.0;
+        let added = held.slots.add_bytes(&held.origin, bytes);
+        match &added {
+            Ok(()) => {
+                held.bytes.fetch_add(bytes, Ordering::Relaxed);
+            }
+            Err(why) => {
+                let _ = held.refused.set(why.clone());
+            }
+        }
+        added
+    }
+}
+
+struct Held {
+    slots: Arc<RequestSlots>,
+    origin: RequestOrigin,
+    bytes: AtomicUsize,
+    refused: OnceLock<TooManyRequests>,
+}
+
+impl Drop for Held {
     fn drop(&mut self) {
+        let bytes = *self.bytes.get_mut();
         let mut counts = self.slots.counts();
         if matches!(self.origin, RequestOrigin::Address(_)) {
-            counts.all = counts.all.saturating_sub(1);
+            counts.all.requests = counts.all.requests.saturating_sub(1);
+            counts.all.bytes = counts.all.bytes.saturating_sub(bytes);
         }
         if let Some(count) = counts.by_origin.get_mut(&self.origin) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
+            count.requests = count.requests.saturating_sub(1);
+            count.bytes = count.bytes.saturating_sub(bytes);
+            if count.requests == 0 {
                 counts.by_origin.remove(&self.origin);
             }
         }
@@ -205,7 +306,60 @@ mod tests {
         );
         drop((held, nodes));
         let counts = slots.counts();
-        assert!(counts.by_origin.is_empty() && counts.all == 0);
+        assert!(counts.by_origin.is_empty() && counts.all == Count::default());
+    }
+
+    #[test]
+    fn one_more_byte_than_the_bodies_of_an_origin_may_have_is_refused_until_a_request_ends() {
+        let limits = ListenerLimits::of(1 << 20);
+        for (origin, max) in [
+            (address("192.0.2.1"), limits.body_bytes_per_address),
+            (address("127.0.0.1"), limits.body_bytes_per_loopback),
+            (node("n1"), limits.body_bytes_per_node),
+        ] {
+            let slots = slots();
+            let held = taken(&slots, &origin, 2);
+            held[0].body_bytes().add(max - 1).unwrap();
+            held[1].body_bytes().add(1).unwrap();
+            let refused = TooManyRequests::BytesOfOrigin {
+                origin: origin.clone(),
+                max,
+            };
+            assert_eq!(held[1].body_bytes().add(1), Err(refused.clone()));
+            assert_eq!(held[1].refused(), Some(&refused));
+            assert_eq!(held[0].refused(), None);
+            // Another origin is not concerned, and bytes are counted until both the request and its body are gone.
+            let other = slots.take(address("192.0.2.2")).unwrap();
+            other.body_bytes().add(1).unwrap();
+            let body = held[1].body_bytes();
+            drop(held);
+            body.add(max - 1).unwrap();
+            assert_eq!(body.add(1), Err(refused));
+            drop((body, other));
+            let counts = slots.counts();
+            assert!(counts.by_origin.is_empty() && counts.all == Count::default());
+        }
+    }
+
+    #[test]
+    fn the_bodies_of_all_addresses_have_a_bound_and_nodes_one_of_their_own() {
+        let slots = slots();
+        let (max, each) = (slots.limits.body_bytes, slots.limits.body_bytes_per_address);
+        let mut held = Vec::new();
+        for number in 0..max / each {
+            let slot = slots.take(address(&format!("192.0.2.{number}"))).unwrap();
+            slot.body_bytes().add(each).unwrap();
+            held.push(slot);
+        }
+        let late = slots.take(address("198.51.100.1")).unwrap();
+        assert_eq!(
+            late.body_bytes().add(1),
+            Err(TooManyRequests::BytesInAll(max))
+        );
+        let node = slots.take(node("n1")).unwrap();
+        node.body_bytes().add(1).unwrap();
+        held.pop();
+        late.body_bytes().add(each).unwrap();
     }
 
     #[test]

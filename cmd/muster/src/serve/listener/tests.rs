@@ -426,3 +426,41 @@ async fn one_more_request_than_an_address_may_have_gets_429_until_a_watch_ends()
     pieces.send(Ok("third")).unwrap();
     until(&mut third, "third").await;
 }
+
+#[tokio::test]
+async fn bodies_beyond_the_bytes_of_an_address_are_answered_429_whatever_the_route_says() {
+    let served = serve_with(ListenerLimits {
+        body_bytes_per_loopback: 1000,
+        ..patient()
+    })
+    .await;
+    let head = |length: usize| {
+        format!("POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n")
+    };
+    // This body stays in progress with 600 bytes.
+    let mut first = served.connect().await;
+    send(&mut first, &head(700)).await;
+    send(&mut first, &"x".repeat(600)).await;
+    loop {
+        let mut second = served.connect().await;
+        send(&mut second, &head(500)).await;
+        send(&mut second, &"x".repeat(500)).await;
+        let mut read = vec![0; 4096];
+        let count = second.read(&mut read).await.unwrap();
+        let answer = String::from_utf8_lossy(&read[..count]).into_owned();
+        // Until the server has read the first body.
+        if answer.starts_with("HTTP/1.1 200") {
+            continue;
+        }
+        assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
+        let lower = answer.to_lowercase();
+        assert!(lower.contains("retry-after: "), "{answer}");
+        break;
+    }
+    send(&mut first, &"x".repeat(100)).await;
+    until(&mut first, "200 OK").await;
+    let mut third = served.connect().await;
+    send(&mut third, &head(1000)).await;
+    send(&mut third, &"x".repeat(1000)).await;
+    until(&mut third, "200 OK").await;
+}
