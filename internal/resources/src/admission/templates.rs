@@ -17,7 +17,7 @@ enum TemplateStep {
 use TemplateStep::{Each, Member};
 
 /// Group, kind, and the path from the object's root to a template.
-const TEMPLATES: [(&str, &str, &[TemplateStep]); 13] = [
+const TEMPLATES: [(&str, &str, &[TemplateStep]); 14] = [
     ("apps", "DaemonSet", &[Member("spec"), Member("template")]),
     ("apps", "Deployment", &[Member("spec"), Member("template")]),
     ("apps", "ReplicaSet", &[Member("spec"), Member("template")]),
@@ -78,6 +78,18 @@ const TEMPLATES: [(&str, &str, &[TemplateStep]); 13] = [
         "ray.io",
         "RayJob",
         &[Member("spec"), Member("submitterPodTemplate")],
+    ),
+    (
+        "jobset.x-k8s.io",
+        "JobSet",
+        &[
+            Member("spec"),
+            Member("replicatedJobs"),
+            Each,
+            Member("template"),
+            Member("spec"),
+            Member("template"),
+        ],
     ),
     (
         "serving.knative.dev",
@@ -197,6 +209,11 @@ mod tests {
                     "spec.headGroupSpec.template",
                     "spec.workerGroupSpecs[0].template",
                 ],
+            ),
+            (
+                ("jobset.x-k8s.io", "v1alpha2", "JobSet"),
+                json!({"spec": {"replicatedJobs": [{"template": {"spec": {"template": {}}}}, {"name": "b"}]}}),
+                vec!["spec.replicatedJobs[0].template.spec.template"],
             ),
             (
                 ("serving.knative.dev", "v1", "Service"),

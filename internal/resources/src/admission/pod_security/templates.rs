@@ -41,6 +41,10 @@ fn places(kind: &Kind) -> &'static [TemplatePath] {
             ),
             TemplatePath::At(&["spec", "submitterPodTemplate"]),
         ],
+        ("jobset.x-k8s.io", "JobSet") => &[TemplatePath::Each(
+            &["spec", "replicatedJobs"],
+            &["template", "spec", "template"],
+        )],
         ("serving.knative.dev", "Service") => &[TemplatePath::At(&["spec", "template"])],
         _ => &[],
     }
@@ -116,6 +120,13 @@ mod tests {
                 "v1beta1",
                 "Job",
                 json!({"tasks": [{"template": t("a")}]}),
+                1,
+            ),
+            (
+                "jobset.x-k8s.io",
+                "v1alpha2",
+                "JobSet",
+                json!({"replicatedJobs": [{"template": {"spec": {"template": t("a")}}}, {"name": "none"}]}),
                 1,
             ),
             (
