@@ -187,7 +187,8 @@ mod tests {
         });
         let (group, pods) = wanted(&job_set, Timestamp::UNIX_EPOCH).unwrap();
         assert_eq!(group.unwrap().spec.min_member, Some(6));
-        let names: std::collections::BTreeSet<_> = pods.iter().map(|pod| pod.metadata.name.clone()).collect();
+        let names: std::collections::BTreeSet<_> =
+            pods.iter().map(|pod| pod.metadata.name.clone()).collect();
         assert_eq!(names.len(), 6);
     }
 

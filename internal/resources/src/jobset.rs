@@ -69,7 +69,11 @@ pub fn state(status: &Value) -> Option<&'static str> {
     if let Some((_, state)) = STATES.into_iter().find(|(type_, _)| holds(type_)) {
         return Some(state);
     }
-    let began = |job: &Value| ["ready", "succeeded"].iter().any(|name| job[*name].as_i64() > Some(0));
+    let began = |job: &Value| {
+        ["ready", "succeeded"]
+            .iter()
+            .any(|name| job[*name].as_i64() > Some(0))
+    };
     let runs = json::items(status, &[jobs]).iter().any(began);
     Some(if runs { "Running" } else { "Pending" })
 }
@@ -145,9 +149,24 @@ mod tests {
             (&[][..], 0, "Pending", ""),
             (&["StartupPolicyInProgress"], 0, "Pending", ""),
             (&["StartupPolicyCompleted"], 1, "Running", ""),
-            (&["RestartingJobSet"], 1, "Restarting", "RestartingJobSet holds"),
-            (&["Suspended", "RestartingJobSet"], 0, "Suspended", "Suspended holds"),
-            (&["StartupPolicyCompleted", "Completed"], 0, "Completed", "Completed holds"),
+            (
+                &["RestartingJobSet"],
+                1,
+                "Restarting",
+                "RestartingJobSet holds",
+            ),
+            (
+                &["Suspended", "RestartingJobSet"],
+                0,
+                "Suspended",
+                "Suspended holds",
+            ),
+            (
+                &["StartupPolicyCompleted", "Completed"],
+                0,
+                "Completed",
+                "Completed holds",
+            ),
             (&["Completed", "Failed"], 0, "Failed", "Failed holds"),
         ] {
             let status = with(types, ready);
@@ -157,7 +176,10 @@ mod tests {
         let trained = json!({"jobsStatus": [{"name": "node", "ready": 1}], "message": "m"});
         assert_eq!(state(&trained), Some("Running"));
         assert_eq!(message(&trained, "Running"), "m");
-        assert_eq!(state(&json!({"conditions": [{"type": "Failed", "status": "True"}]})), None);
+        assert_eq!(
+            state(&json!({"conditions": [{"type": "Failed", "status": "True"}]})),
+            None
+        );
     }
 
     #[test]
@@ -167,11 +189,17 @@ mod tests {
             {"name": "few", "replicas": 3, "template": {"spec": {"parallelism": 4, "completions": 2}}},
             {"name": "none", "replicas": 0, "template": {"spec": {"parallelism": 4}}},
         ]}});
-        let counts: Vec<_> = replicated_jobs(&job_set).iter().map(|job| (job.name, job.pods)).collect();
+        let counts: Vec<_> = replicated_jobs(&job_set)
+            .iter()
+            .map(|job| (job.name, job.pods))
+            .collect();
         assert_eq!(counts, [("one", 1), ("few", 6), ("none", 0)]);
         assert!(replicated_jobs(&json!({})).is_empty());
         let labels = |global: &str, index: &str| {
-            BTreeMap::from([(GLOBAL_INDEX.to_owned(), global.to_owned()), (COMPLETION_INDEX.to_owned(), index.to_owned())])
+            BTreeMap::from([
+                (GLOBAL_INDEX.to_owned(), global.to_owned()),
+                (COMPLETION_INDEX.to_owned(), index.to_owned()),
+            ])
         };
         assert_eq!(place(Some(&labels("1", "2"))), Some((1, 2)));
         assert_eq!(place(Some(&labels("x", "2"))), None);

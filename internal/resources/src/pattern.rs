@@ -27,7 +27,11 @@ mod tests {
 
     #[test]
     fn an_expression_is_compiled_within_bounds_or_refused_in_one_line() {
-        assert!(compile("exit code (1|2)").unwrap().is_match("with exit code 2."));
+        assert!(
+            compile("exit code (1|2)")
+                .unwrap()
+                .is_match("with exit code 2.")
+        );
         for wrong in ["(", "a{1000}{1000}", &"(".repeat(200)] {
             let error = compile(wrong).unwrap_err();
             assert!(!error.is_empty() && !error.contains('\n'), "{error}");

@@ -132,7 +132,11 @@ pub(crate) fn watches<K: RunnerObject>(client: &Client, watched: &[Watched]) -> 
             }
             Watched::Runtimes => {
                 streams.push(dependents(client, everything(), DependentEvent::Runtime));
-                streams.push(dependents(client, everything(), DependentEvent::ClusterRuntime));
+                streams.push(dependents(
+                    client,
+                    everything(),
+                    DependentEvent::ClusterRuntime,
+                ));
             }
             Watched::ReplicaSets => {
                 streams.push(dependents(client, everything(), DependentEvent::ReplicaSet));

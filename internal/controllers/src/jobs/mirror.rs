@@ -281,7 +281,11 @@ impl<K: RunnerObject> Labelled<K> {
         };
         let mut concerned = Vec::new();
         for change in self.mirror.take(event, |object| job(object).is_some()) {
-            if let Some(job) = change.before.as_ref().and_then(|before| job(before.as_ref())) {
+            if let Some(job) = change
+                .before
+                .as_ref()
+                .and_then(|before| job(before.as_ref()))
+            {
                 if let Some(objects) = self.by_job.get_mut(&job) {
                     objects.remove(&change.key);
                     if objects.is_empty() {
@@ -416,12 +420,21 @@ mod tests {
         };
         let key = |job: &str| ("team".to_owned(), job.to_owned());
         let mut pods: Labelled<Pod> = Labelled::new();
-        assert_eq!(pods.take(Event::Apply(labelled("a", "one")), "of"), [key("one")]);
-        assert_eq!(pods.take(Event::Apply(labelled("a", "two")), "of"), [key("one"), key("two")]);
+        assert_eq!(
+            pods.take(Event::Apply(labelled("a", "one")), "of"),
+            [key("one")]
+        );
+        assert_eq!(
+            pods.take(Event::Apply(labelled("a", "two")), "of"),
+            [key("one"), key("two")]
+        );
         assert!(pods.take(Event::Apply(pod("b", None)), "of").is_empty());
         assert!(pods.of(&key("one")).is_empty());
         assert_eq!(pods.of(&key("two")).len(), 1);
-        assert_eq!(pods.take(Event::Delete(labelled("a", "two")), "of"), [key("two")]);
+        assert_eq!(
+            pods.take(Event::Delete(labelled("a", "two")), "of"),
+            [key("two")]
+        );
         assert!(pods.of(&key("two")).is_empty());
     }
 

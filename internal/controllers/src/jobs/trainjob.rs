@@ -45,8 +45,7 @@ impl Workload for TrainJobController {
     type Status = TrainJobStatus;
 
     const COMPONENT: &'static str = "trainjob-controller";
-    const WATCHED: &'static [Watched] =
-        &[Watched::JobSets, Watched::Runtimes, Watched::Revisions];
+    const WATCHED: &'static [Watched] = &[Watched::JobSets, Watched::Runtimes, Watched::Revisions];
 
     fn noticed(&mut self, key: &ObjectKey, job: Option<&TrainJob>) {
         match job.filter(|job| !is_finished(job)) {

@@ -1,7 +1,7 @@
 //! JobSet, `jobset.x-k8s.io/v1alpha2`: Jobs of several templates that run, fail and restart together.
 
 use k8s_openapi::api::batch::v1::JobTemplateSpec;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -200,6 +200,10 @@ pub struct JobSetStatus {
     /// The Jobs of each job, counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replicated_jobs_status: Vec<ReplicatedJobStatus>,
+    /// When a Job of it was first ready since its start or last suspension; Muster's own field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub start_time: Option<Time>,
     /// What it waits for, in one sentence; Muster's own field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

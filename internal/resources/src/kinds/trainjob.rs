@@ -155,6 +155,10 @@ pub struct TrainJobStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::any_object")]
     pub trainer_status: Option<Value>,
+    /// When a Job of it was first ready since its start or last suspension; Muster's own field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub start_time: Option<Time>,
     /// What it waits for, in one sentence; Muster's own field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

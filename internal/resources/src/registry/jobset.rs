@@ -17,8 +17,8 @@ use super::on_failure;
 use super::pod::{check_template, default_template};
 use super::{Kind, Source, TableColumn};
 use crate::field::{FieldError, Path};
-use crate::json;
 use crate::jobset::EXCLUSIVE_TOPOLOGY;
+use crate::json;
 use crate::kinds;
 use crate::numbers::GANG_MEMBERS_MAX;
 use crate::syntax;
@@ -83,7 +83,11 @@ pub(super) const KIND: Kind = Kind {
 /// The defaults of JobSet's webhook.
 fn default_spec(spec: &mut Value) {
     json::fill(spec, "successPolicy", json!({"operator": "All"}));
-    json::fill(spec, "startupPolicy", json!({"startupPolicyOrder": "AnyOrder"}));
+    json::fill(
+        spec,
+        "startupPolicy",
+        json!({"startupPolicyOrder": "AnyOrder"}),
+    );
     if let Some(network) = json::object(spec, "network") {
         json::fill(network, "enableDNSHostnames", true);
         json::fill(network, "publishNotReadyAddresses", true);
@@ -111,7 +115,11 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     on_failure::refuse(new, old, "spec.failurePolicy", &mut errors);
     let path = Path::new("spec");
     let spec = json::at(new, &["spec"]);
-    refuse_exclusive(json::at(new, &["metadata"]), &Path::new("metadata"), &mut errors);
+    refuse_exclusive(
+        json::at(new, &["metadata"]),
+        &Path::new("metadata"),
+        &mut errors,
+    );
     let name = json::text(new, &["metadata", "name"]);
     let before = old.map(|old| json::at(old, &["spec"]));
     check_spec(spec, before, name, &path, &mut errors);
@@ -134,7 +142,10 @@ pub(super) fn check_spec(
     manager(spec, path, errors);
     if !json::items(spec, &["volumeClaimPolicies"]).is_empty() {
         let detail = "Muster does not make these claims; create PersistentVolumeClaims and name them in the templates' volumes";
-        errors.push(FieldError::forbidden(&path.child("volumeClaimPolicies"), detail));
+        errors.push(FieldError::forbidden(
+            &path.child("volumeClaimPolicies"),
+            detail,
+        ));
     }
     network(spec, name, path, errors);
     let list = path.child("replicatedJobs");
@@ -166,10 +177,15 @@ fn sizes(spec: &Value, before: Option<&Value>, path: &Path<'_>, errors: &mut Vec
     let totals = |spec: &Value| {
         let object = json!({ "spec": { "replicatedJobs": json::at(spec, &["replicatedJobs"]) } });
         let pods = crate::jobset::replicated_jobs(&object);
-        let pods = pods.iter().fold(0_i64, |sum, job| sum.saturating_add(job.pods));
+        let pods = pods
+            .iter()
+            .fold(0_i64, |sum, job| sum.saturating_add(job.pods));
         let replicas = json::items(spec, &["replicatedJobs"]).iter();
         let replicas = replicas.map(|job| json::int(job, &["replicas"]).unwrap_or(1));
-        (replicas.fold(0_i64, |sum, one| sum.saturating_add(one.max(0))), pods)
+        (
+            replicas.fold(0_i64, |sum, one| sum.saturating_add(one.max(0))),
+            pods,
+        )
     };
     let (jobs, pods) = totals(spec);
     let (jobs_before, pods_before) = before.map_or((0, 0), totals);
@@ -207,7 +223,11 @@ fn network(spec: &Value, name: &str, path: &Path<'_>, errors: &mut Vec<FieldErro
     if !subdomain.is_empty() {
         // It is the name of a Service, too.
         for fault in syntax::dns1035_label(subdomain) {
-            errors.push(FieldError::invalid(&path.child("subdomain"), subdomain, fault));
+            errors.push(FieldError::invalid(
+                &path.child("subdomain"),
+                subdomain,
+                fault,
+            ));
         }
     } else if name.len() > HOST_NAME_MAX {
         errors.push(FieldError::too_long("metadata.name", HOST_NAME_MAX));
@@ -226,18 +246,27 @@ fn replicated_job(
     if name.is_empty() {
         errors.push(FieldError::required(&path.child("name"), "name each job"));
     }
-    for fault in syntax::dns1123_label(name).into_iter().filter(|_| !name.is_empty()) {
+    for fault in syntax::dns1123_label(name)
+        .into_iter()
+        .filter(|_| !name.is_empty())
+    {
         errors.push(FieldError::invalid(&path.child("name"), name, fault));
     }
     let group = json::text(job, &["groupName"]);
-    for fault in syntax::dns1035_label(group).into_iter().filter(|_| !group.is_empty()) {
+    for fault in syntax::dns1035_label(group)
+        .into_iter()
+        .filter(|_| !group.is_empty())
+    {
         errors.push(FieldError::invalid(&path.child("groupName"), group, fault));
     }
     meta::not_negative(job, "replicas", path, errors);
     dependencies(job, number, earlier, path, errors);
     let spec = json::at(job, &["template", "spec"]);
     let last = |count: Option<i64>| count.unwrap_or(1).saturating_sub(1).max(0);
-    let (replica, index) = (last(json::int(job, &["replicas"])), last(json::int(spec, &["completions"])));
+    let (replica, index) = (
+        last(json::int(job, &["replicas"])),
+        last(json::int(spec, &["completions"])),
+    );
     let host = format!("{job_set}-{name}-{replica}-{index}");
     if !job_set.is_empty() && host.len() + SUFFIX > HOST_NAME_MAX {
         let detail = format!(
@@ -246,7 +275,11 @@ fn replicated_job(
         );
         errors.push(FieldError::invalid(&path.child("name"), name, detail));
     }
-    job_template(json::at(job, &["template"]), &path.child("template"), errors);
+    job_template(
+        json::at(job, &["template"]),
+        &path.child("template"),
+        errors,
+    );
 }
 
 fn dependencies(
@@ -271,7 +304,10 @@ fn dependencies(
             errors.push(FieldError::invalid(&at.child("name"), name, detail));
         }
         if json::text(one, &["status"]).is_empty() {
-            errors.push(FieldError::required(&at.child("status"), "Ready or Complete"));
+            errors.push(FieldError::required(
+                &at.child("status"),
+                "Ready or Complete",
+            ));
         }
         meta::one_of(one, "status", &STATUSES, &at, errors);
     }
@@ -279,7 +315,11 @@ fn dependencies(
 
 /// Checks the template of a Job as the Job will be.
 fn job_template(template: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    refuse_exclusive(json::at(template, &["metadata"]), &path.child("metadata"), errors);
+    refuse_exclusive(
+        json::at(template, &["metadata"]),
+        &path.child("metadata"),
+        errors,
+    );
     let spec_path = path.child("spec");
     let pod_path = spec_path.child("template");
     if json::items(template, &["spec", "template", "spec", "containers"]).is_empty() {

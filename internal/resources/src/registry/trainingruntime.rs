@@ -5,9 +5,9 @@
 use kube::CustomResourceExt as _;
 use serde_json::{Value, json};
 
+use super::Kind;
 use super::jobset::check_spec;
 use super::meta::{self, NameRule};
-use super::Kind;
 use crate::field::{FieldError, Path};
 use crate::json;
 use crate::kinds;
@@ -48,25 +48,41 @@ fn validate(new: &Value, old: Option<&Value>, namespaced: bool) -> Vec<FieldErro
     meta::check(new, old, namespaced, NameRule::Subdomain, &mut errors);
     let path = Path::new("spec");
     let spec = json::at(new, &["spec"]);
-    policy(json::at(spec, &["mlPolicy"]), &path.child("mlPolicy"), &mut errors);
+    policy(
+        json::at(spec, &["mlPolicy"]),
+        &path.child("mlPolicy"),
+        &mut errors,
+    );
     let template = path.child("template");
     let at = template.child("spec");
     let job_set = complete(json::at(spec, &["template", "spec"]));
     check_spec(&job_set, None, "", &at, &mut errors);
     let list = at.child("replicatedJobs");
-    for (i, job) in json::items(&job_set, &["replicatedJobs"]).iter().enumerate() {
+    for (i, job) in json::items(&job_set, &["replicatedJobs"])
+        .iter()
+        .enumerate()
+    {
         let step = json::text(job, &["template", "metadata", "labels", ANCESTOR]);
         if !step.is_empty() && !STEPS.contains(&step) {
             let at = list.index(i);
             let template = at.child("template");
             let metadata = template.child("metadata");
             let labels = metadata.child("labels");
-            errors.push(FieldError::not_supported(&labels.key(ANCESTOR), step, &STEPS));
+            errors.push(FieldError::not_supported(
+                &labels.key(ANCESTOR),
+                step,
+                &STEPS,
+            ));
         }
         if json::int(job, &["replicas"]).is_some_and(|replicas| replicas != 1) {
             let at = list.index(i);
-            let detail = "a TrainJob's jobs have one replica each; the number of pods is mlPolicy.numNodes";
-            errors.push(FieldError::invalid(&at.child("replicas"), json::at(job, &["replicas"]).clone(), detail));
+            let detail =
+                "a TrainJob's jobs have one replica each; the number of pods is mlPolicy.numNodes";
+            errors.push(FieldError::invalid(
+                &at.child("replicas"),
+                json::at(job, &["replicas"]).clone(),
+                detail,
+            ));
         }
     }
     errors
@@ -74,9 +90,15 @@ fn validate(new: &Value, old: Option<&Value>, namespaced: bool) -> Vec<FieldErro
 
 fn policy(policy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     meta::not_negative(policy, "numNodes", path, errors);
-    let given: Vec<&str> = FRAMEWORKS.into_iter().filter(|name| json::has(policy, &[name])).collect();
+    let given: Vec<&str> = FRAMEWORKS
+        .into_iter()
+        .filter(|name| json::has(policy, &[name]))
+        .collect();
     if given.len() > 1 {
-        let detail = format!("only one framework may be given; here are {}", given.join(", "));
+        let detail = format!(
+            "only one framework may be given; here are {}",
+            given.join(", ")
+        );
         errors.push(FieldError::invalid(path, given.join(", "), detail));
     }
     for name in given.into_iter().filter(|name| REFUSED.contains(name)) {
@@ -123,19 +145,42 @@ mod tests {
 
     #[test]
     fn a_runtime_has_one_framework_and_templates_that_a_job_can_complete() {
-        for policy in [json!({"torch": {}}), json!({"numNodes": 3, "jax": {}}), json!({"xgboost": {}}), Value::Null] {
+        for policy in [
+            json!({"torch": {}}),
+            json!({"numNodes": 3, "jax": {}}),
+            json!({"xgboost": {}}),
+            Value::Null,
+        ] {
             assert_eq!(errors_of(policy, json!({})), [""; 0]);
         }
         let table = [
-            (json!({"torch": {}, "jax": {}}), json!({}), "spec.mlPolicy: Invalid value: \"torch, jax\""),
-            (json!({"mpi": {}}), json!({}), "spec.mlPolicy.mpi: Forbidden: Muster does not run MPI by TrainJobs; use an MPIJob"),
-            (json!({"torch": {}}), json!({"replicas": 2}), "spec.template.spec.replicatedJobs[0].replicas: Invalid value: 2"),
-            (json!({"torch": {}}), json!({"template": {}}),
-                "spec.template.spec.replicatedJobs[0].template.spec.template.spec.containers: Required value"),
+            (
+                json!({"torch": {}, "jax": {}}),
+                json!({}),
+                "spec.mlPolicy: Invalid value: \"torch, jax\"",
+            ),
+            (
+                json!({"mpi": {}}),
+                json!({}),
+                "spec.mlPolicy.mpi: Forbidden: Muster does not run MPI by TrainJobs; use an MPIJob",
+            ),
+            (
+                json!({"torch": {}}),
+                json!({"replicas": 2}),
+                "spec.template.spec.replicatedJobs[0].replicas: Invalid value: 2",
+            ),
+            (
+                json!({"torch": {}}),
+                json!({"template": {}}),
+                "spec.template.spec.replicatedJobs[0].template.spec.template.spec.containers: Required value",
+            ),
         ];
         for (policy, job, begin) in table {
             let errors = errors_of(policy, job);
-            assert!(errors.len() == 1 && errors[0].starts_with(begin), "{begin}: {errors:?}");
+            assert!(
+                errors.len() == 1 && errors[0].starts_with(begin),
+                "{begin}: {errors:?}"
+            );
         }
         let unknown = json!({"template": {"metadata": {"labels": {ANCESTOR: "cook"}},
             "spec": {"template": {"spec": {"containers": [{"name": "node"}]}}}}});

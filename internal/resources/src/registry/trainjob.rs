@@ -9,8 +9,8 @@ use super::meta::{self, NameRule};
 use super::on_failure;
 use super::{Kind, Source, TableColumn};
 use crate::field::{FieldError, Path};
-use crate::json;
 use crate::jobset;
+use crate::json;
 use crate::kinds;
 use crate::syntax;
 use crate::trainer::{
@@ -108,12 +108,28 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let path = Path::new("spec");
     let spec = json::at(new, &["spec"]);
     runtime_ref(spec, &path, &mut errors);
-    meta::one_of(spec, "managedBy", &[MANAGER, MULTIKUEUE], &path, &mut errors);
-    if let Some(seconds) = json::int(spec, &["activeDeadlineSeconds"]).filter(|seconds| *seconds < 1) {
+    meta::one_of(
+        spec,
+        "managedBy",
+        &[MANAGER, MULTIKUEUE],
+        &path,
+        &mut errors,
+    );
+    if let Some(seconds) =
+        json::int(spec, &["activeDeadlineSeconds"]).filter(|seconds| *seconds < 1)
+    {
         let detail = "must be greater than or equal to 1";
-        errors.push(FieldError::invalid(&path.child("activeDeadlineSeconds"), seconds, detail));
+        errors.push(FieldError::invalid(
+            &path.child("activeDeadlineSeconds"),
+            seconds,
+            detail,
+        ));
     }
-    trainer(json::at(spec, &["trainer"]), &path.child("trainer"), &mut errors);
+    trainer(
+        json::at(spec, &["trainer"]),
+        &path.child("trainer"),
+        &mut errors,
+    );
     let initializer = path.child("initializer");
     for key in ["dataset", "model"] {
         let source = json::at(spec, &["initializer", key]);
@@ -123,7 +139,9 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     if let Some(old) = old {
         let before = json::at(old, &["spec"]);
         meta::immutable(spec, before, &FIXED, &path, &mut errors);
-        let held = [spec, before].iter().any(|spec| json::truth(spec, &["suspend"]));
+        let held = [spec, before]
+            .iter()
+            .any(|spec| json::truth(spec, &["suspend"]));
         let patches = |spec: &Value| json::at(spec, &["runtimePatches"]).clone();
         if !held && !json::same(&patches(spec), &patches(before)) {
             let detail = "may change only while the TrainJob is suspended: set suspend to true first, or in the same change";
@@ -141,7 +159,10 @@ fn runtime_ref(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         let detail = "name a runtime: `muster get clustertrainingruntimes` lists them";
         errors.push(FieldError::required(&path.child("name"), detail));
     }
-    for fault in syntax::dns1123_subdomain(name).into_iter().filter(|_| !name.is_empty()) {
+    for fault in syntax::dns1123_subdomain(name)
+        .into_iter()
+        .filter(|_| !name.is_empty())
+    {
         errors.push(FieldError::invalid(&path.child("name"), name, fault));
     }
     meta::one_of(runtime, "apiGroup", &[GROUP], &path, errors);
@@ -158,10 +179,15 @@ fn trainer(trainer: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
     let processes = json::at(trainer, &["numProcPerNode"]);
     let word = processes.as_str().unwrap_or_default();
-    let words = ["auto", "cpu", "gpu"].contains(&word) || word.parse::<u32>().is_ok_and(|number| number > 0);
+    let words = ["auto", "cpu", "gpu"].contains(&word)
+        || word.parse::<u32>().is_ok_and(|number| number > 0);
     if !processes.is_null() && !words && processes.as_i64().is_none_or(|number| number < 1) {
         let detail = "must be a number of at least 1, or \"auto\", \"cpu\" or \"gpu\"";
-        errors.push(FieldError::invalid(&path.child("numProcPerNode"), processes.clone(), detail));
+        errors.push(FieldError::invalid(
+            &path.child("numProcPerNode"),
+            processes.clone(),
+            detail,
+        ));
     }
     variables(trainer, path, errors);
     let list = path.child("env");
@@ -277,12 +303,17 @@ fn job_patch(job: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
             let name = json::text(container, &["name"]);
             for (key, _) in json::members(container, &[]) {
                 if !CONTAINER_FIELDS.contains(&key.as_str()) {
-                    errors.push(FieldError::not_supported(&at, key.as_str(), &CONTAINER_FIELDS));
+                    errors.push(FieldError::not_supported(
+                        &at,
+                        key.as_str(),
+                        &CONTAINER_FIELDS,
+                    ));
                 }
             }
             let own = name == NODE || STEPS.contains(&name);
             if own && !json::items(container, &["env"]).is_empty() {
-                let detail = "set the variables of this container in spec.trainer or spec.initializer";
+                let detail =
+                    "set the variables of this container in spec.trainer or spec.initializer";
                 errors.push(FieldError::forbidden(&at.child("env"), detail));
             }
         }
@@ -295,7 +326,8 @@ mod tests {
 
     fn errors_of(spec: Value, old: Option<Value>) -> Vec<String> {
         let object = |spec: Value| {
-            let mut job = json!({"metadata": {"name": "j", "namespace": "team", "uid": "u"}, "spec": spec});
+            let mut job =
+                json!({"metadata": {"name": "j", "namespace": "team", "uid": "u"}, "spec": spec});
             (KIND.default)(&mut job);
             job
         };
@@ -313,51 +345,95 @@ mod tests {
 
     #[test]
     fn what_trainer_refuses_is_refused_with_its_field_and_what_would_be_right() {
-        let good = with(json!({"trainer": {"numNodes": 2, "numProcPerNode": "auto", "env": [{"name": "A", "value": "1"}],
+        let good = with(
+            json!({"trainer": {"numNodes": 2, "numProcPerNode": "auto", "env": [{"name": "A", "value": "1"}],
             "resourcesPerNode": {"requests": {"cpu": "1"}}},
             "initializer": {"dataset": {"storageUri": "hf://owner/name"}, "model": {"storageUri": ""}},
             "runtimePatches": [{"manager": "kueue.x-k8s.io/manager", "trainingRuntimeSpec": {"template": {"spec": {
                 "replicatedJobs": [{"name": "node", "template": {"spec": {"template": {"spec": {
-                    "nodeSelector": {"zone": "a"}}}}}}]}}}}]}));
+                    "nodeSelector": {"zone": "a"}}}}}}]}}}}]}),
+        );
         assert_eq!(errors_of(good, None), [""; 0]);
         let patch = |pod: Value| {
-            with(json!({"runtimePatches": [{"manager": "a.example/m", "trainingRuntimeSpec": {"template": {"spec": {
-                "replicatedJobs": [{"name": "node", "template": {"spec": {"template": {"spec": pod}}}}]}}}}]}))
+            with(
+                json!({"runtimePatches": [{"manager": "a.example/m", "trainingRuntimeSpec": {"template": {"spec": {
+                "replicatedJobs": [{"name": "node", "template": {"spec": {"template": {"spec": pod}}}}]}}}}]}),
+            )
         };
         let table = [
             (json!({}), "spec.runtimeRef.name: Required value"),
-            (with(json!({"runtimeRef": {"name": "x", "kind": "Job"}})), "spec.runtimeRef.kind: Unsupported value: \"Job\""),
-            (with(json!({"managedBy": "me"})), "spec.managedBy: Unsupported value: \"me\""),
-            (with(json!({"activeDeadlineSeconds": 0})), "spec.activeDeadlineSeconds: Invalid value: 0"),
-            (with(json!({"trainer": {"numNodes": -1}})), "spec.trainer.numNodes: Invalid value: -1"),
-            (with(json!({"trainer": {"numProcPerNode": 0}})), "spec.trainer.numProcPerNode: Invalid value: 0"),
-            (with(json!({"trainer": {"numProcPerNode": "all"}})), "spec.trainer.numProcPerNode: Invalid value: \"all\""),
-            (with(json!({"trainer": {"env": [{"name": "PET_NNODES"}]}})),
-                "spec.trainer.env[0].name: Invalid value: \"PET_NNODES\": the controller sets this variable; leave it out"),
-            (with(json!({"trainer": {"resourcesPerNode": {"requests": {"cpu": "much"}}}})), "spec.trainer.resourcesPerNode"),
-            (with(json!({"initializer": {"model": {"storageUri": "bucket"}}})),
-                "spec.initializer.model.storageUri: Invalid value: \"bucket\""),
-            (with(json!({"runtimePatches": [{"manager": "me"}]})), "spec.runtimePatches[0].manager: Invalid value: \"me\""),
-            (patch(json!({"hostNetwork": true})),
-                "spec.runtimePatches[0].trainingRuntimeSpec.template.spec.replicatedJobs[0].template.spec.template.spec: Unsupported value: \"hostNetwork\""),
-            (patch(json!({"containers": [{"name": "node", "env": [{"name": "A"}]}]})),
-                "spec.runtimePatches[0].trainingRuntimeSpec.template.spec.replicatedJobs[0].template.spec.template.spec.containers[0].env: Forbidden"),
+            (
+                with(json!({"runtimeRef": {"name": "x", "kind": "Job"}})),
+                "spec.runtimeRef.kind: Unsupported value: \"Job\"",
+            ),
+            (
+                with(json!({"managedBy": "me"})),
+                "spec.managedBy: Unsupported value: \"me\"",
+            ),
+            (
+                with(json!({"activeDeadlineSeconds": 0})),
+                "spec.activeDeadlineSeconds: Invalid value: 0",
+            ),
+            (
+                with(json!({"trainer": {"numNodes": -1}})),
+                "spec.trainer.numNodes: Invalid value: -1",
+            ),
+            (
+                with(json!({"trainer": {"numProcPerNode": 0}})),
+                "spec.trainer.numProcPerNode: Invalid value: 0",
+            ),
+            (
+                with(json!({"trainer": {"numProcPerNode": "all"}})),
+                "spec.trainer.numProcPerNode: Invalid value: \"all\"",
+            ),
+            (
+                with(json!({"trainer": {"env": [{"name": "PET_NNODES"}]}})),
+                "spec.trainer.env[0].name: Invalid value: \"PET_NNODES\": the controller sets this variable; leave it out",
+            ),
+            (
+                with(json!({"trainer": {"resourcesPerNode": {"requests": {"cpu": "much"}}}})),
+                "spec.trainer.resourcesPerNode",
+            ),
+            (
+                with(json!({"initializer": {"model": {"storageUri": "bucket"}}})),
+                "spec.initializer.model.storageUri: Invalid value: \"bucket\"",
+            ),
+            (
+                with(json!({"runtimePatches": [{"manager": "me"}]})),
+                "spec.runtimePatches[0].manager: Invalid value: \"me\"",
+            ),
+            (
+                patch(json!({"hostNetwork": true})),
+                "spec.runtimePatches[0].trainingRuntimeSpec.template.spec.replicatedJobs[0].template.spec.template.spec: Unsupported value: \"hostNetwork\"",
+            ),
+            (
+                patch(json!({"containers": [{"name": "node", "env": [{"name": "A"}]}]})),
+                "spec.runtimePatches[0].trainingRuntimeSpec.template.spec.replicatedJobs[0].template.spec.template.spec.containers[0].env: Forbidden",
+            ),
         ];
         for (spec, begin) in table {
             let errors = errors_of(spec, None);
-            assert!(errors.len() == 1 && errors[0].starts_with(begin), "{begin}: {errors:?}");
+            assert!(
+                errors.len() == 1 && errors[0].starts_with(begin),
+                "{begin}: {errors:?}"
+            );
         }
     }
 
     #[test]
     fn patches_change_while_the_job_is_suspended_and_the_rest_never() {
-        let patched = |suspend: bool| with(json!({"suspend": suspend, "runtimePatches": [{"manager": "a.example/m"}]}));
+        let patched = |suspend: bool| {
+            with(json!({"suspend": suspend, "runtimePatches": [{"manager": "a.example/m"}]}))
+        };
         let plain = |suspend: bool| with(json!({"suspend": suspend}));
         assert_eq!(errors_of(patched(false), Some(plain(true))), [""; 0]);
         assert_eq!(errors_of(patched(true), Some(plain(false))), [""; 0]);
         assert_eq!(errors_of(patched(false), Some(plain(false))).len(), 1);
         let other = with(json!({"trainer": {"numNodes": 3}}));
         let errors = errors_of(other, Some(plain(true)));
-        assert!(errors[0].starts_with("spec.trainer: Invalid value"), "{errors:?}");
+        assert!(
+            errors[0].starts_with("spec.trainer: Invalid value"),
+            "{errors:?}"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! The Jobs of a JobSet: those of the present run by name, and those of earlier runs. A run is told by the labels with
 //! the numbers of restarts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
@@ -12,7 +12,7 @@ use resources::kinds::JobSetStatus;
 use resources::names;
 
 use super::plan::{ParsedJobSet, ParsedReplicatedJob};
-use crate::ownership::controlled_by;
+use crate::ownership::{controlled_by, controller};
 use crate::pod_facts::PodPhase;
 
 /// How a Job ended.
@@ -141,9 +141,10 @@ impl<'a> Children<'a> {
                 None => children.previous.push(job),
             }
         }
+        let uid = |child: &Child<'a>| child.job.metadata.uid.as_deref();
+        let uids: BTreeSet<&str> = children.current.values().filter_map(uid).collect();
         let of_current = |pod: &Pod| {
-            let mut all = children.current.values();
-            all.any(|child| controlled_by(&pod.metadata, &child.job.metadata))
+            controller(&pod.metadata).is_some_and(|owner| uids.contains(owner.uid.as_str()))
         };
         children.leftovers = pods
             .iter()
@@ -153,18 +154,25 @@ impl<'a> Children<'a> {
         children
     }
 
-    /// Whether a Job may not be created yet: an earlier one of its name exists, or pods of an earlier run still run, of
-    /// the whole JobSet or of this Job alone. Ranks of two runs must not meet.
-    pub(crate) fn blocks(&self, name: &str, restarts: u32) -> bool {
+    /// Whether no Job may be created yet: Jobs or pods of an earlier run of the whole JobSet are there. Ranks of two runs
+    /// must not meet.
+    pub(crate) fn earlier_run_ends(&self, restarts: u32) -> bool {
+        let earlier = |meta: &ObjectMeta| number(meta, jobset::RESTART_ATTEMPT) != Some(restarts);
+        self.previous.iter().any(|job| earlier(&job.metadata))
+            || self.leftovers.iter().any(|pod| earlier(&pod.metadata))
+    }
+
+    /// Whether this Job may not be created yet: an earlier one of its name is there, or pods of it still run.
+    pub(crate) fn blocks(&self, name: &str) -> bool {
         let earlier = |job: &&Job| job.metadata.name.as_deref() == Some(name);
-        let of_run = |meta: &ObjectMeta| number(meta, jobset::RESTART_ATTEMPT) == Some(restarts);
         let of_job = |pod: &Pod| {
             let labels = pod.metadata.labels.as_ref();
-            labels.and_then(|labels| labels.get(names::BATCH_JOB_NAME)).map(String::as_str) == Some(name)
+            labels
+                .and_then(|labels| labels.get(names::BATCH_JOB_NAME))
+                .map(String::as_str)
+                == Some(name)
         };
-        self.previous.iter().any(earlier)
-            || self.previous.iter().any(|job| !of_run(&job.metadata))
-            || self.leftovers.iter().any(|pod| !of_run(&pod.metadata) || of_job(pod))
+        self.previous.iter().any(earlier) || self.leftovers.iter().any(|pod| of_job(pod))
     }
 
     /// The present Jobs of one replicated job.
@@ -179,7 +187,11 @@ impl<'a> Children<'a> {
     /// The failed Jobs of the present run.
     pub(crate) fn failed(&self) -> impl Iterator<Item = FailedChild<'a>> {
         self.current.values().filter_map(|child| match child.end() {
-            Some(ChildEnd::Failed { reason, message, at }) => Some(FailedChild {
+            Some(ChildEnd::Failed {
+                reason,
+                message,
+                at,
+            }) => Some(FailedChild {
                 child: *child,
                 reason,
                 message,

@@ -38,7 +38,10 @@ impl Action {
 
     /// Whether it counts towards `maxRestarts`.
     fn counts(self) -> bool {
-        matches!(self, Action::Restart { counts: true } | Action::RestartJob { counts: true })
+        matches!(
+            self,
+            Action::Restart { counts: true } | Action::RestartJob { counts: true }
+        )
     }
 
     fn as_str(self) -> &'static str {
@@ -122,7 +125,9 @@ fn is_kept(known: &FailureRecord, found: &Candidate) -> bool {
         return same_pod && known.class == found.record.class;
     };
     if same_pod {
-        return before == after && known.attempts >= found.record.attempts && known.class == found.record.class;
+        return before == after
+            && known.attempts >= found.record.attempts
+            && known.class == found.record.class;
     }
     if known.attempt != found.record.attempt {
         return known.attempt > found.record.attempt;
@@ -172,7 +177,9 @@ fn member<'p>(
 ) -> Option<Member<'p>> {
     let meta = &pod.metadata;
     let labels = meta.labels.as_ref()?;
-    let child = children.current.get(labels.get(names::BATCH_JOB_NAME)?.as_str())?;
+    let child = children
+        .current
+        .get(labels.get(names::BATCH_JOB_NAME)?.as_str())?;
     if !controlled_by(meta, &child.job.metadata) {
         return None;
     }
@@ -220,7 +227,10 @@ pub(crate) fn follow(
         }
         Some(action) => action,
     };
-    let text = say(&format!("applying {} failure policy action", follows.as_str()));
+    let text = say(&format!(
+        "applying {} failure policy action",
+        follows.as_str()
+    ));
     match follows {
         Action::RestartJob { counts } => {
             note(record, FailureAction::RestartRank);
@@ -237,7 +247,10 @@ pub(crate) fn follow(
             let _ = hold(status, RESTARTING, &reason, &text, now);
         }
     }
-    vec![EventNote::warning(format!("{}FailurePolicyAction", follows.as_str()), text)]
+    vec![EventNote::warning(
+        format!("{}FailurePolicyAction", follows.as_str()),
+        text,
+    )]
 }
 
 /// The rule that decides, the failed Job that it is about, and what it wants; nothing for a JobSet without a policy. The
@@ -247,7 +260,11 @@ fn judge<'p, 'c>(
     failed: &[FailedChild<'c>],
     first: FailedChild<'c>,
     of_platform: bool,
-) -> (Option<&'p JobSetFailureRule>, FailedChild<'c>, Option<Action>) {
+) -> (
+    Option<&'p JobSetFailureRule>,
+    FailedChild<'c>,
+    Option<Action>,
+) {
     let Some(policy) = &plan.spec.failure_policy else {
         let action = of_platform.then_some(Action::Restart { counts: false });
         return (None, first, action);
@@ -255,10 +272,13 @@ fn judge<'p, 'c>(
     let mut rules = policy.rules.iter().flatten();
     let found = rules.find_map(|rule| {
         let mut all = failed.iter();
-        all.find(|child| matches(rule, child)).map(|child| (rule, *child))
+        all.find(|child| matches(rule, child))
+            .map(|child| (rule, *child))
     });
     let (rule, child) = found.map_or((None, first), |(rule, child)| (Some(rule), child));
-    let action = rule.map_or(Action::Restart { counts: true }, |rule| Action::of(&rule.action));
+    let action = rule.map_or(Action::Restart { counts: true }, |rule| {
+        Action::of(&rule.action)
+    });
     let action = match action {
         Action::Restart { .. } if of_platform => Action::Restart { counts: false },
         Action::RestartJob { .. } if of_platform => Action::RestartJob { counts: false },
@@ -268,7 +288,10 @@ fn judge<'p, 'c>(
 }
 
 /// The record, if it is about the present run.
-fn present<'r>(record: Option<&'r FailureRecord>, status: &JobSetStatus) -> Option<&'r FailureRecord> {
+fn present<'r>(
+    record: Option<&'r FailureRecord>,
+    status: &JobSetStatus,
+) -> Option<&'r FailureRecord> {
     let restarts = u32::try_from(status.restarts).unwrap_or_default();
     record.filter(|record| record.attempt == restarts)
 }
@@ -278,9 +301,13 @@ fn matches(rule: &JobSetFailureRule, failed: &FailedChild<'_>) -> bool {
         let list = list.as_deref().unwrap_or_default();
         list.is_empty() || list.iter().any(|one| one == word)
     };
-    let patterns = rule.on_job_failure_message_patterns.as_deref().unwrap_or_default();
+    let patterns = rule
+        .on_job_failure_message_patterns
+        .as_deref()
+        .unwrap_or_default();
     // Admission refuses a pattern that cannot be compiled.
-    let said = |text: &String| pattern::compile(text).is_ok_and(|regex| regex.is_match(failed.message));
+    let said =
+        |text: &String| pattern::compile(text).is_ok_and(|regex| regex.is_match(failed.message));
     listed(&rule.on_job_failure_reasons, failed.reason)
         && listed(&rule.target_replicated_jobs, failed.child.replicated_job)
         && (patterns.is_empty() || patterns.iter().any(said))

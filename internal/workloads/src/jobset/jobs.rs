@@ -34,7 +34,9 @@ pub(crate) fn job(
     let mut spec = replicated.spec().cloned().unwrap_or_default();
     spec.suspend = Some(plan.suspended());
     spec.parallelism.get_or_insert(1);
-    let mode = spec.completion_mode.get_or_insert_with(|| "Indexed".to_owned());
+    let mode = spec
+        .completion_mode
+        .get_or_insert_with(|| "Indexed".to_owned());
     if mode == "Indexed" && spec.completions.is_none() {
         spec.completions = spec.parallelism;
     }
@@ -45,6 +47,10 @@ pub(crate) fn job(
     own.extend(labels.clone());
     let mut annotations = of_template.annotations.unwrap_or_default();
     annotations.extend(labels);
+    // Records of the Job's controller.
+    for record in [names::ATTEMPTS, names::FAILURE] {
+        annotations.remove(record);
+    }
     terms::inherit(plan.meta, &mut own, &mut annotations);
     Job {
         metadata: ObjectMeta {
@@ -124,7 +130,10 @@ fn labels(
 /// The Jobs of a job's group, and one Job's number among them.
 fn group(plan: &ParsedJobSet<'_>, replicated: &ParsedReplicatedJob<'_>, index: u32) -> (u32, u32) {
     let members = plan.jobs.iter().filter(|job| job.group == replicated.group);
-    let all = members.clone().map(|job| job.replicas).fold(0, u32::saturating_add);
+    let all = members
+        .clone()
+        .map(|job| job.replicas)
+        .fold(0, u32::saturating_add);
     let before = members.take_while(|job| job.name != replicated.name);
     let before = before.map(|job| job.replicas).fold(0, u32::saturating_add);
     (all, before.saturating_add(index))

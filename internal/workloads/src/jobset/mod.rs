@@ -69,9 +69,18 @@ pub fn reconcile(observed: &ObservedJobSet<'_>, now: Timestamp) -> ReconcileOutc
         finished(&plan, &children, observed, &mut outcome, now);
         return outcome;
     }
-    outcome.actions.extend(children.previous.iter().filter_map(|job| delete(job)));
+    status::note_start(&mut outcome.status, plan.suspended(), now);
+    outcome
+        .actions
+        .extend(children.previous.iter().filter_map(|job| delete(job)));
     if !plan.suspended() && status::all_ready(&plan, &outcome.status) {
-        let ready = end(&mut outcome.status, RESTARTING, "JobsReady", "all jobs are ready", now);
+        let ready = end(
+            &mut outcome.status,
+            RESTARTING,
+            "JobsReady",
+            "all jobs are ready",
+            now,
+        );
         outcome.events.extend(ready);
     }
     let annotations = plan.meta.annotations.as_ref();
@@ -88,7 +97,9 @@ pub fn reconcile(observed: &ObservedJobSet<'_>, now: Timestamp) -> ReconcileOutc
     }
     if record != known {
         let written = record.as_ref().map(FailureRecord::write);
-        outcome.annotations.insert(names::FAILURE.to_owned(), written);
+        outcome
+            .annotations
+            .insert(names::FAILURE.to_owned(), written);
     }
     outcome
 }
@@ -113,7 +124,9 @@ fn succeeded(plan: &ParsedJobSet<'_>, children: &Children<'_>) -> bool {
     let targets = policy.and_then(|policy| policy.target_replicated_jobs.as_deref());
     let targets = targets.unwrap_or_default();
     let counts = |name: &str| targets.is_empty() || targets.iter().any(|target| target == name);
-    let done = |child: &&Child<'_>| counts(child.replicated_job) && child.end() == Some(ChildEnd::Complete);
+    let done = |child: &&Child<'_>| {
+        counts(child.replicated_job) && child.end() == Some(ChildEnd::Complete)
+    };
     let done = children.current.values().filter(done).count();
     let done = u32::try_from(done).unwrap_or(u32::MAX);
     let wanted = match policy.map(|policy| policy.operator.as_str()) {
@@ -144,10 +157,17 @@ fn finished(
     outcome: &mut ReconcileOutcome<JobSetStatus>,
     now: Timestamp,
 ) {
-    let current = children.current.values().filter(|child| child.end().is_none());
-    let open = current.map(|child| child.job).chain(children.previous.iter().copied());
+    let current = children
+        .current
+        .values()
+        .filter(|child| child.end().is_none());
+    let open = current
+        .map(|child| child.job)
+        .chain(children.previous.iter().copied());
     outcome.actions.extend(open.filter_map(delete));
-    outcome.actions.extend(crate::gang::deletion(plan.meta, observed.pod_group));
+    outcome
+        .actions
+        .extend(crate::gang::deletion(plan.meta, observed.pod_group));
     let seconds = plan.spec.ttl_seconds_after_finished.map(i64::from);
     let expiry = seconds.zip(status::ended_at(&outcome.status));
     match expiry.map(|(seconds, end)| later(end, seconds)) {
@@ -175,12 +195,22 @@ fn keep_up(
         .filter(|job| !startup::is_done(job, &outcome.status))
         .collect();
     if plan.suspended() {
-        outcome.actions.extend(crate::gang::deletion(plan.meta, observed.pod_group));
+        outcome
+            .actions
+            .extend(crate::gang::deletion(plan.meta, observed.pod_group));
     } else if children.current.is_empty()
         && let Some(held) = observed.room.holds_back(gang::members(&working))
     {
-        if observed.job_set.status.as_ref().and_then(|status| status.message.as_ref()) != Some(&held.message) {
-            outcome.events.push(EventNote::warning(held.reason, &held.message));
+        if observed
+            .job_set
+            .status
+            .as_ref()
+            .and_then(|status| status.message.as_ref())
+            != Some(&held.message)
+        {
+            outcome
+                .events
+                .push(EventNote::warning(held.reason, &held.message));
         }
         outcome.status.message = Some(held.message);
         outcome.requeue(later(now, held.again));
@@ -224,6 +254,9 @@ fn create(
     now: Timestamp,
 ) {
     let restarts = u32::try_from(outcome.status.restarts).unwrap_or_default();
+    if children.earlier_run_ends(restarts) {
+        return await_earlier_pods(outcome, now);
+    }
     let mut left = CREATED_AT_ONCE;
     for replicated in open {
         for index in 0..replicated.replicas {
@@ -231,9 +264,8 @@ fn create(
             if children.current.contains_key(name.as_str()) {
                 continue;
             }
-            if children.blocks(&name, restarts) {
-                outcome.status.message = Some("The pods of the run before are ending.".to_owned());
-                outcome.requeue(later(now, LOOK_AGAIN));
+            if children.blocks(&name) {
+                await_earlier_pods(outcome, now);
                 continue;
             }
             if left == 0 {
@@ -248,6 +280,11 @@ fn create(
             outcome.actions.push(Action::Create(Dependent::Job(job)));
         }
     }
+}
+
+fn await_earlier_pods(outcome: &mut ReconcileOutcome<JobSetStatus>, now: Timestamp) {
+    outcome.status.message = Some("The pods of the run before are ending.".to_owned());
+    outcome.requeue(later(now, LOOK_AGAIN));
 }
 
 /// Suspends or resumes the Jobs. A suspended one whose pods would be others now is deleted, and created anew.
@@ -285,20 +322,37 @@ fn changed(plan: &ParsedJobSet<'_>, child: &Child<'_>, status: &JobSetStatus) ->
         job_restarts: job_restarts(status, replicated.name, child.index),
     };
     let wanted = jobs::job(plan, replicated, child.index, run);
-    let template = |job: &Job| job.spec.as_ref().map(|spec| spec.template.clone()).unwrap_or_default();
+    let template = |job: &Job| {
+        job.spec
+            .as_ref()
+            .map(|spec| spec.template.clone())
+            .unwrap_or_default()
+    };
     let (wanted, found) = (template(&wanted), template(child.job));
-    let (wanted_meta, found_meta) = (wanted.metadata.unwrap_or_default(), found.metadata.unwrap_or_default());
+    let (wanted_meta, found_meta) = (
+        wanted.metadata.unwrap_or_default(),
+        found.metadata.unwrap_or_default(),
+    );
     let lacks = |wanted: &Option<std::collections::BTreeMap<String, String>>,
                  found: &Option<std::collections::BTreeMap<String, String>>| {
-        let there = |(name, value): (&String, &String)| found.as_ref().and_then(|found| found.get(name)) == Some(value);
+        let there = |(name, value): (&String, &String)| {
+            found.as_ref().and_then(|found| found.get(name)) == Some(value)
+        };
         !wanted.iter().flatten().all(there)
     };
-    let (wanted, found) = (wanted.spec.unwrap_or_default(), found.spec.unwrap_or_default());
-    let gates = |spec: &k8s_openapi::api::core::v1::PodSpec| spec.scheduling_gates.clone().unwrap_or_default();
+    let (wanted, found) = (
+        wanted.spec.unwrap_or_default(),
+        found.spec.unwrap_or_default(),
+    );
+    let gates = |spec: &k8s_openapi::api::core::v1::PodSpec| {
+        spec.scheduling_gates.clone().unwrap_or_default()
+    };
     lacks(&wanted_meta.labels, &found_meta.labels)
         || lacks(&wanted_meta.annotations, &found_meta.annotations)
-        || wanted.node_selector.clone().unwrap_or_default() != found.node_selector.clone().unwrap_or_default()
-        || wanted.tolerations.clone().unwrap_or_default() != found.tolerations.clone().unwrap_or_default()
+        || wanted.node_selector.clone().unwrap_or_default()
+            != found.node_selector.clone().unwrap_or_default()
+        || wanted.tolerations.clone().unwrap_or_default()
+            != found.tolerations.clone().unwrap_or_default()
         || gates(&wanted) != gates(&found)
 }
 
@@ -336,13 +390,19 @@ fn say_startup(
         return;
     }
     let events = if started {
-        let (reason, message) = ("InOrderStartupPolicyCompleted", "in order startup policy has completed");
+        let (reason, message) = (
+            "InOrderStartupPolicyCompleted",
+            "in order startup policy has completed",
+        );
         [
             end(status, STARTING, reason, message, now).and(None),
             hold(status, STARTED, reason, message, now),
         ]
     } else {
-        let (reason, message) = ("InOrderStartupPolicyInProgress", "in order startup policy is in progress");
+        let (reason, message) = (
+            "InOrderStartupPolicyInProgress",
+            "in order startup policy is in progress",
+        );
         [
             end(status, STARTED, reason, message, now).and(None),
             hold(status, STARTING, reason, message, now),

@@ -87,7 +87,9 @@ impl<'a> ParsedJobSet<'a> {
     pub(crate) fn subdomain(&self) -> &'a str {
         let network = self.spec.network.as_ref();
         let given = network.and_then(|network| network.subdomain.as_deref());
-        given.filter(|name| !name.is_empty()).unwrap_or_else(|| self.name())
+        given
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(|| self.name())
     }
 
     /// Whether jobs start one after the other.

@@ -1,7 +1,9 @@
 //! A JobSet's status: the counts of its Jobs, and its conditions in JobSet's words.
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use resources::kinds::{JobSetStatus, ReplicatedJobStatus};
+use resources::times::whole;
 
 use super::children::{ChildEnd, Children};
 use super::plan::ParsedJobSet;
@@ -42,6 +44,16 @@ pub(crate) fn count(plan: &ParsedJobSet<'_>, children: &Children<'_>, status: &m
     }
 }
 
+/// Notes when the JobSet began to run.
+pub(crate) fn note_start(status: &mut JobSetStatus, suspended: bool, now: Timestamp) {
+    let began = |counts: &ReplicatedJobStatus| counts.ready > 0 || counts.succeeded > 0;
+    if suspended {
+        status.start_time = None;
+    } else if status.start_time.is_none() && status.replicated_jobs_status.iter().any(began) {
+        status.start_time = Some(Time(whole(now)));
+    }
+}
+
 /// Whether all Jobs are ready or complete.
 pub(crate) fn all_ready(plan: &ParsedJobSet<'_>, status: &JobSetStatus) -> bool {
     let began = status.replicated_jobs_status.iter();
@@ -58,7 +70,9 @@ pub(crate) fn holds(status: &JobSetStatus, type_: &str) -> bool {
 /// When the JobSet ended.
 pub(crate) fn ended_at(status: &JobSetStatus) -> Option<Timestamp> {
     let mut all = status.conditions.iter();
-    let end = all.find(|known| [COMPLETED, FAILED].contains(&known.type_.as_str()) && known.status == "True");
+    let end = all.find(|known| {
+        [COMPLETED, FAILED].contains(&known.type_.as_str()) && known.status == "True"
+    });
     end.map(|known| known.last_transition_time.0)
 }
 

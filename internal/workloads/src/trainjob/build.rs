@@ -26,6 +26,9 @@ use crate::terms;
 /// The variable of an initializer with the address of what it loads.
 const STORAGE_URI: &str = "STORAGE_URI";
 
+/// Labels and annotations that a template may not set on the JobSet.
+const NOT_IN_TEMPLATES: [&str; 4] = [names::QUEUE_NAME, names::USER, names::TEAM, names::FAILURE];
+
 /// Why a TrainJob does not fit its runtime, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unbuildable {
@@ -104,14 +107,23 @@ impl<'a> Builder<'a> {
     }
 
     fn check(&self) -> Result<(), Unbuildable> {
-        let has = |step: &str| self.spec.replicated_jobs.iter().any(|job| step_of(job) == Some(step));
+        let has = |step: &str| {
+            self.spec
+                .replicated_jobs
+                .iter()
+                .any(|job| step_of(job) == Some(step))
+        };
         if !has(TRAINER_STEP) {
             return Err(Unbuildable::NoTrainer);
         }
         for (field, step, source) in self.initializers() {
             let mut jobs = self.spec.replicated_jobs.iter();
             let loads = |job: &ReplicatedJob| {
-                let containers = job.template.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+                let containers = job
+                    .template
+                    .spec
+                    .as_ref()
+                    .and_then(|spec| spec.template.spec.as_ref());
                 let mut containers = containers.into_iter().flat_map(|spec| &spec.containers);
                 step_of(job) == Some(step) && containers.any(|container| container.name == step)
             };
@@ -125,8 +137,16 @@ impl<'a> Builder<'a> {
     fn initializers(&self) -> [(&'static str, &'static str, Option<&'a InitializerSource>); 2] {
         let given = self.job.spec.initializer.as_ref();
         [
-            ("dataset", DATASET_STEP, given.and_then(|given| given.dataset.as_ref())),
-            ("model", MODEL_STEP, given.and_then(|given| given.model.as_ref())),
+            (
+                "dataset",
+                DATASET_STEP,
+                given.and_then(|given| given.dataset.as_ref()),
+            ),
+            (
+                "model",
+                MODEL_STEP,
+                given.and_then(|given| given.model.as_ref()),
+            ),
         ]
     }
 
@@ -209,19 +229,24 @@ impl<'a> Builder<'a> {
             let meta = changes.map_or(&Value::Null, |changes| &changes["template"]["metadata"]);
             let texts = |map: &str| {
                 let members = meta[map].as_object().into_iter().flatten();
-                let text = |(name, value): (&String, &Value)| Some((name.clone(), value.as_str()?.to_owned()));
+                let text = |(name, value): (&String, &Value)| {
+                    Some((name.clone(), value.as_str()?.to_owned()))
+                };
                 members.filter_map(text).collect::<Vec<_>>()
             };
             labels.extend(texts("labels"));
             annotations.extend(texts("annotations"));
         }
+        // Admission checked the TrainJob's own queue, user and team, and none in a template.
+        for name in NOT_IN_TEMPLATES {
+            labels.remove(name);
+            annotations.remove(name);
+        }
         let own = &self.job.metadata;
         annotations.extend(terms::of_gang(own));
         terms::run_for(own, &mut labels, &mut annotations);
-        if let Some(queue) = terms::queue(own) {
-            labels.remove(names::QUEUE_NAME);
-            annotations.insert(names::QUEUE_NAME.to_owned(), queue);
-        }
+        let queue = terms::queue(own);
+        annotations.extend(queue.map(|queue| (names::QUEUE_NAME.to_owned(), queue)));
         (labels, annotations)
     }
 
@@ -241,13 +266,28 @@ impl<'a> Builder<'a> {
         let Some(job) = jobs.iter().find(|job| step_of(job) == Some(TRAINER_STEP)) else {
             return Vec::new();
         };
-        let pod = job.template.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
-        let container = pod.and_then(|pod| pod.containers.iter().find(|one| one.name == NODE).or(pod.containers.first()));
+        let pod = job
+            .template
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.template.spec.as_ref());
+        let container = pod.and_then(|pod| {
+            pod.containers
+                .iter()
+                .find(|one| one.name == NODE)
+                .or(pod.containers.first())
+        });
         let of_runtime = container.and_then(|container| container.resources.as_ref());
-        let own = self.trainer().and_then(|trainer| trainer.resources_per_node.as_ref());
+        let own = self
+            .trainer()
+            .and_then(|trainer| trainer.resources_per_node.as_ref());
         let of_policy = self.policy().and_then(|policy| policy.torch.as_ref());
-        let of_policy = of_policy.and_then(|torch| serde_json::from_value::<IntOrString>(torch["numProcPerNode"].clone()).ok());
-        let processes = self.trainer().and_then(|trainer| trainer.num_proc_per_node.as_ref());
+        let of_policy = of_policy.and_then(|torch| {
+            serde_json::from_value::<IntOrString>(torch["numProcPerNode"].clone()).ok()
+        });
+        let processes = self
+            .trainer()
+            .and_then(|trainer| trainer.num_proc_per_node.as_ref());
         let training = Training {
             nodes: u32::try_from(self.nodes(job)).unwrap_or_default(),
             processes: processes.or(of_policy.as_ref()),
@@ -263,7 +303,10 @@ impl<'a> Builder<'a> {
         let spec = job.template.spec.get_or_insert_default();
         set_nodes(spec, nodes);
         let pod = spec.template.spec.get_or_insert_default();
-        let at = pod.containers.iter().position(|container| container.name == NODE);
+        let at = pod
+            .containers
+            .iter()
+            .position(|container| container.name == NODE);
         let Some(container) = pod.containers.get_mut(at.unwrap_or(0)) else {
             return;
         };
@@ -275,12 +318,19 @@ impl<'a> Builder<'a> {
 
     fn complete_initializer(&self, job: &mut ReplicatedJob, step: &str) {
         job.replicas = Some(1);
-        let found = self.initializers().into_iter().find(|(_, known, _)| *known == step);
+        let found = self
+            .initializers()
+            .into_iter()
+            .find(|(_, known, _)| *known == step);
         let Some((_, _, Some(source))) = found else {
             return;
         };
         let Some(pod) = pod_spec(job) else { return };
-        for container in pod.containers.iter_mut().filter(|container| container.name == step) {
+        for container in pod
+            .containers
+            .iter_mut()
+            .filter(|container| container.name == step)
+        {
             if let Some(uri) = &source.storage_uri {
                 let variable = EnvVar {
                     name: STORAGE_URI.to_owned(),
@@ -289,15 +339,21 @@ impl<'a> Builder<'a> {
                 };
                 upsert(&mut container.env, &[variable]);
             }
-            upsert(&mut container.env, source.env.as_deref().unwrap_or_default());
+            upsert(
+                &mut container.env,
+                source.env.as_deref().unwrap_or_default(),
+            );
             if let Some(secret) = &source.secret_ref {
-                container.env_from.get_or_insert_default().push(EnvFromSource {
-                    secret_ref: Some(SecretEnvSource {
-                        name: secret.name.clone(),
-                        optional: None,
-                    }),
-                    ..EnvFromSource::default()
-                });
+                container
+                    .env_from
+                    .get_or_insert_default()
+                    .push(EnvFromSource {
+                        secret_ref: Some(SecretEnvSource {
+                            name: secret.name.clone(),
+                            optional: None,
+                        }),
+                        ..EnvFromSource::default()
+                    });
             }
         }
     }
@@ -319,7 +375,10 @@ fn override_container(container: &mut Container, trainer: &Trainer) {
     if trainer.args.is_some() {
         container.args.clone_from(&trainer.args);
     }
-    upsert(&mut container.env, trainer.env.as_deref().unwrap_or_default());
+    upsert(
+        &mut container.env,
+        trainer.env.as_deref().unwrap_or_default(),
+    );
     if let Some(wanted) = &trainer.resources_per_node {
         let own = container.resources.get_or_insert_default();
         replace_amounts(own, wanted);
@@ -329,12 +388,16 @@ fn override_container(container: &mut Container, trainer: &Trainer) {
 /// Sets the amounts that are given; others of the runtime stay.
 fn replace_amounts(own: &mut ResourceRequirements, wanted: &ResourceRequirements) {
     let requests = wanted.requests.iter().flatten();
-    let requests: Vec<_> = requests.map(|(name, amount)| (name.clone(), amount.clone())).collect();
+    let requests: Vec<_> = requests
+        .map(|(name, amount)| (name.clone(), amount.clone()))
+        .collect();
     if !requests.is_empty() {
         own.requests.get_or_insert_default().extend(requests);
     }
     let limits = wanted.limits.iter().flatten();
-    let limits: Vec<_> = limits.map(|(name, amount)| (name.clone(), amount.clone())).collect();
+    let limits: Vec<_> = limits
+        .map(|(name, amount)| (name.clone(), amount.clone()))
+        .collect();
     if !limits.is_empty() {
         own.limits.get_or_insert_default().extend(limits);
     }

@@ -119,6 +119,9 @@ mod tests {
         merge(&mut target, &patch).unwrap();
         assert_eq!(target, again);
         let unknown = json!({"replicatedJobs": [{"name": "z"}]});
-        assert_eq!(merge(&mut target, &unknown).unwrap_err().to_string(), "replicatedJobs has no \"z\"");
+        assert_eq!(
+            merge(&mut target, &unknown).unwrap_err().to_string(),
+            "replicatedJobs has no \"z\""
+        );
     }
 }

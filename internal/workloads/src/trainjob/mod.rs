@@ -83,7 +83,9 @@ pub fn reconcile(
     if job.metadata.deletion_timestamp.is_some() || manager != MANAGER {
         return outcome;
     }
-    let ours = observed.job_set.filter(|found| controlled_by(&found.metadata, &job.metadata));
+    let ours = observed
+        .job_set
+        .filter(|found| controlled_by(&found.metadata, &job.metadata));
     if is_finished(job) {
         finished(ours, &mut outcome);
         return outcome;
@@ -150,9 +152,15 @@ impl<'a> Decision<'a> {
 
     /// Says what the job waits for.
     fn wait(&mut self, reason: &str, message: String) {
-        let known = self.job.status.as_ref().and_then(|status| status.message.as_ref());
+        let known = self
+            .job
+            .status
+            .as_ref()
+            .and_then(|status| status.message.as_ref());
         if known != Some(&message) {
-            self.outcome.events.push(EventNote::warning(reason, &message));
+            self.outcome
+                .events
+                .push(EventNote::warning(reason, &message));
         }
         self.outcome.status.message = Some(message);
     }
@@ -196,7 +204,9 @@ impl<'a> Decision<'a> {
     /// Creates the JobSet, and suspends and resumes it. One that is suspended and was made from another template is
     /// deleted, and made anew.
     fn bring_about(&mut self) {
-        if self.ours.is_none() && let Some(other) = self.observed.job_set {
+        if self.ours.is_none()
+            && let Some(other) = self.observed.job_set
+        {
             let name = other.metadata.name.clone().unwrap_or_default();
             let message = format!(
                 "JobSet {name:?} is not this TrainJob's: delete it, or create the TrainJob under another name."
@@ -204,14 +214,18 @@ impl<'a> Decision<'a> {
             self.outcome.requeue(later(self.now, LOOK_AGAIN));
             return self.wait("JobSetInTheWay", message);
         }
-        let held = self.ours.is_some_and(|found| found.spec.suspend == Some(true));
+        let held = self
+            .ours
+            .is_some_and(|found| found.spec.suspend == Some(true));
         if self.ours.is_some() && !held {
             if self.suspended() {
                 self.patch_suspension();
             }
             return;
         }
-        let Some(runtime) = self.runtime() else { return };
+        let Some(runtime) = self.runtime() else {
+            return;
+        };
         let builder = match Builder::new(self.job, &runtime) {
             Ok(builder) => builder,
             Err(misfit) => {
@@ -229,7 +243,9 @@ impl<'a> Decision<'a> {
         };
         let hash = |set: &JobSet| {
             let annotations = set.metadata.annotations.as_ref();
-            annotations.and_then(|all| all.get(names::TEMPLATE_HASH)).cloned()
+            annotations
+                .and_then(|all| all.get(names::TEMPLATE_HASH))
+                .cloned()
         };
         if hash(found) != hash(&wanted) {
             self.outcome.actions.extend(delete(found));
@@ -239,7 +255,10 @@ impl<'a> Decision<'a> {
     }
 
     fn patch_suspension(&mut self) {
-        let Some(found) = self.ours.filter(|found| found.metadata.deletion_timestamp.is_none()) else {
+        let Some(found) = self
+            .ours
+            .filter(|found| found.metadata.deletion_timestamp.is_none())
+        else {
             return;
         };
         self.outcome.actions.push(Action::Change {
@@ -288,6 +307,7 @@ impl<'a> Decision<'a> {
                 suspended: counts.suspended,
             })
             .collect();
+        self.outcome.status.start_time = status.start_time;
         if self.outcome.status.message.is_none() {
             self.outcome.status.message = status.message;
         }
@@ -299,16 +319,26 @@ impl<'a> Decision<'a> {
             }
         }
         let record = |annotations: &Option<std::collections::BTreeMap<String, String>>| {
-            annotations.as_ref().and_then(|all| all.get(names::FAILURE)).cloned()
+            annotations
+                .as_ref()
+                .and_then(|all| all.get(names::FAILURE))
+                .cloned()
         };
         let found = record(&job_set.metadata.annotations);
         if found.is_some() && found != record(&self.job.metadata.annotations) {
-            self.outcome.annotations.insert(names::FAILURE.to_owned(), found);
+            self.outcome
+                .annotations
+                .insert(names::FAILURE.to_owned(), found);
         }
     }
 
     fn watch_deadline(&mut self) {
-        let Some(seconds) = self.job.spec.active_deadline_seconds.filter(|_| !self.suspended()) else {
+        let Some(seconds) = self
+            .job
+            .spec
+            .active_deadline_seconds
+            .filter(|_| !self.suspended())
+        else {
             return;
         };
         let status = &self.outcome.status;
@@ -318,7 +348,12 @@ impl<'a> Decision<'a> {
         let mut conditions = status.conditions.iter();
         let resumed = conditions.find(|known| known.type_ == SUSPENDED && known.status == "False");
         let resumed = resumed.map(|known| known.last_transition_time.0);
-        let created = self.job.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let created = self
+            .job
+            .metadata
+            .creation_timestamp
+            .as_ref()
+            .map(|time| time.0);
         let Some(start) = resumed.or(created) else {
             return;
         };
@@ -326,7 +361,12 @@ impl<'a> Decision<'a> {
         if deadline > self.now {
             return self.outcome.requeue(deadline);
         }
-        self.set(FAILED, true, "DeadlineExceeded", "TrainJob exceeded its active deadline");
+        self.set(
+            FAILED,
+            true,
+            "DeadlineExceeded",
+            "TrainJob exceeded its active deadline",
+        );
         // What would be created or changed now is not needed any more.
         self.outcome.actions.clear();
         self.outcome.actions.extend(self.ours.and_then(delete));

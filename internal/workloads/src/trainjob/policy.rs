@@ -135,7 +135,9 @@ fn gpus(resources: Option<&ResourceRequirements>) -> i64 {
     let of = |list: &std::collections::BTreeMap<String, K8sQuantity>| {
         let mut all = list.iter();
         let found = all.find(|(name, _)| name.to_ascii_lowercase().contains("gpu"));
-        found.map(|(_, quantity)| amount(quantity)).filter(|count| *count > 0)
+        found
+            .map(|(_, quantity)| amount(quantity))
+            .filter(|count| *count > 0)
     };
     let mut lists = lists.into_iter().flatten().flatten();
     lists.find_map(of).unwrap_or(0)
@@ -163,7 +165,12 @@ pub(crate) fn upsert(env: &mut Option<Vec<EnvVar>>, variables: &[EnvVar]) {
 }
 
 /// Sets the variables in the other containers that torch's `envInjection` names.
-pub(crate) fn inject(policy: Option<&MlPolicy>, job: &str, spec: &mut PodSpec, variables: &[EnvVar]) {
+pub(crate) fn inject(
+    policy: Option<&MlPolicy>,
+    job: &str,
+    spec: &mut PodSpec,
+    variables: &[EnvVar],
+) {
     let torch = policy.and_then(|policy| policy.torch.as_ref());
     let targets = torch.map(|torch| &torch["envInjection"]["targets"]);
     let targets = targets.and_then(Value::as_array).into_iter().flatten();

@@ -45,6 +45,10 @@ fn places(kind: &Kind) -> &'static [TemplatePath] {
             &["spec", "replicatedJobs"],
             &["template", "spec", "template"],
         )],
+        ("trainer.kubeflow.org", "TrainingRuntime") => &[TemplatePath::Each(
+            &["spec", "template", "spec", "replicatedJobs"],
+            &["template", "spec", "template"],
+        )],
         ("serving.knative.dev", "Service") => &[TemplatePath::At(&["spec", "template"])],
         _ => &[],
     }

@@ -47,7 +47,12 @@ pub(super) fn default(spec: &mut Value) {
 }
 
 /// Checks the policies; `jobs` are the names of the replicated jobs.
-pub(super) fn check(spec: &Value, jobs: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn check(
+    spec: &Value,
+    jobs: &BTreeSet<&str>,
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
     let success = path.child("successPolicy");
     let policy = json::at(spec, &["successPolicy"]);
     meta::one_of(policy, "operator", &["All", "Any"], &success, errors);
@@ -60,7 +65,10 @@ pub(super) fn check(spec: &Value, jobs: &BTreeSet<&str>, path: &Path<'_>, errors
     let mut list = json::items(spec, &["replicatedJobs"]).iter();
     if in_order && list.any(|job| !json::items(job, &["dependsOn"]).is_empty()) {
         let detail = "InOrder and dependsOn exclude each other: use one of them";
-        errors.push(FieldError::forbidden(&startup.child("startupPolicyOrder"), detail));
+        errors.push(FieldError::forbidden(
+            &startup.child("startupPolicyOrder"),
+            detail,
+        ));
     }
     failure(spec, jobs, &path.child("failurePolicy"), errors);
     coordinator(spec, &path.child("coordinator"), errors);
@@ -68,7 +76,10 @@ pub(super) fn check(spec: &Value, jobs: &BTreeSet<&str>, path: &Path<'_>, errors
 
 fn targets(policy: &Value, jobs: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let list = path.child("targetReplicatedJobs");
-    for (i, job) in json::items(policy, &["targetReplicatedJobs"]).iter().enumerate() {
+    for (i, job) in json::items(policy, &["targetReplicatedJobs"])
+        .iter()
+        .enumerate()
+    {
         let job = job.as_str().unwrap_or_default();
         if !jobs.contains(job) {
             let detail = "there is no job of this name in spec.replicatedJobs";
@@ -111,10 +122,17 @@ fn failure(spec: &Value, jobs: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Ve
         meta::one_of(rule, "action", &ACTIONS, &at, errors);
         targets(rule, jobs, &at, errors);
         let reasons = at.child("onJobFailureReasons");
-        for (j, reason) in json::items(rule, &["onJobFailureReasons"]).iter().enumerate() {
+        for (j, reason) in json::items(rule, &["onJobFailureReasons"])
+            .iter()
+            .enumerate()
+        {
             let reason = reason.as_str().unwrap_or_default();
             if !REASONS.contains(&reason) {
-                errors.push(FieldError::not_supported(&reasons.index(j), reason, &REASONS));
+                errors.push(FieldError::not_supported(
+                    &reasons.index(j),
+                    reason,
+                    &REASONS,
+                ));
             }
         }
         patterns(rule, &at, errors);
@@ -158,7 +176,8 @@ fn counted(spec: &Value, rule: &Value, path: &Path<'_>, errors: &mut Vec<FieldEr
     }
     let mut jobs = json::items(spec, &["replicatedJobs"]).iter();
     if jobs.any(|job| json::int(job, &["replicas"]) > Some(COUNTED_MAX)) {
-        let detail = format!("Jobs restart alone only where each job has at most {COUNTED_MAX} replicas");
+        let detail =
+            format!("Jobs restart alone only where each job has at most {COUNTED_MAX} replicas");
         errors.push(FieldError::invalid(&path.child("action"), action, detail));
     }
 }
@@ -172,14 +191,22 @@ fn coordinator(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let mut jobs = json::items(spec, &["replicatedJobs"]).iter();
     let Some(job) = jobs.find(|job| json::text(job, &["name"]) == name) else {
         let detail = "there is no job of this name in spec.replicatedJobs";
-        errors.push(FieldError::invalid(&path.child("replicatedJob"), name, detail));
+        errors.push(FieldError::invalid(
+            &path.child("replicatedJob"),
+            name,
+            detail,
+        ));
         return;
     };
     let template = json::at(job, &["template", "spec"]);
     let indexed = !json::text(template, &["completionMode"]).eq("NonIndexed");
     let Some(completions) = json::int(template, &["completions"]).filter(|_| indexed) else {
         let detail = "the coordinator's job must be Indexed and have completions";
-        errors.push(FieldError::invalid(&path.child("replicatedJob"), name, detail));
+        errors.push(FieldError::invalid(
+            &path.child("replicatedJob"),
+            name,
+            detail,
+        ));
         return;
     };
     let replicas = json::int(job, &["replicas"]).unwrap_or(1);

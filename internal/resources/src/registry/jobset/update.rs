@@ -26,8 +26,13 @@ const PLACEMENT: [(&str, &str); 5] = [
 
 pub(super) fn check(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     meta::immutable(new, old, &FIXED, path, errors);
-    let held = [new, old].iter().any(|spec| json::truth(spec, &["suspend"]));
-    let (now, before) = (json::at(new, &["replicatedJobs"]), json::at(old, &["replicatedJobs"]));
+    let held = [new, old]
+        .iter()
+        .any(|spec| json::truth(spec, &["suspend"]));
+    let (now, before) = (
+        json::at(new, &["replicatedJobs"]),
+        json::at(old, &["replicatedJobs"]),
+    );
     let mut masked = before.clone();
     if held {
         let jobs = masked.as_array_mut().into_iter().flatten();
@@ -38,7 +43,11 @@ pub(super) fn check(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<
     if !json::same(now, &masked) {
         let detail = "field is immutable; while the JobSet is suspended, labels, annotations, nodeSelector, tolerations \
                       and schedulingGates of its pods may change";
-        errors.push(FieldError::invalid(&path.child("replicatedJobs"), now.clone(), detail));
+        errors.push(FieldError::invalid(
+            &path.child("replicatedJobs"),
+            now.clone(),
+            detail,
+        ));
     }
 }
 
@@ -47,7 +56,9 @@ fn mask(job: &mut Value, now: &Value) {
     let pod = ["template", "spec", "template"];
     let mut at = job;
     for step in pod {
-        let Some(next) = json::object(at, step) else { return };
+        let Some(next) = json::object(at, step) else {
+            return;
+        };
         at = next;
     }
     for (parent, key) in PLACEMENT {
