@@ -51,7 +51,8 @@ fn condition(status: &Value, type_: &str) -> Value {
 #[test]
 fn pods_of_all_jobs_find_each_other_and_the_commands_know_the_job_set() {
     let platform = Platform::up(&[]);
-    let find = "for host in js-leader-0-0 js-worker-0-0 js-worker-0-1 js-worker-1-1; do getent hosts $host.js || exit 5; done; \
+    let find = "for host in js-leader-0-0 js-worker-0-0 js-worker-0-1 js-worker-1-1; do \
+                until getent hosts $host.js; do sleep 0.1; done; done; \
                 echo $(hostname) $JOB_COMPLETION_INDEX";
     platform.apply(&job_set(
         "js",
@@ -187,30 +188,28 @@ fn jobs_start_in_turn_and_a_job_set_waits_whole_is_suspended_and_resumed() {
         "waits",
         json!({"replicatedJobs": [job("small", 1, 1, "true"), large]}),
     ));
-    let explained = eventually("it waits for CPUs", SOON, || {
-        let said = platform.cli(&["explain", "waits"]).ok();
-        said.contains("cpu").then_some(said)
+    let waits = |what: &str| {
+        eventually(&format!("{what} waits for CPUs"), SOON, || {
+            let said = platform.cli(&["explain", what]).ok();
+            said.contains("cpu").then_some(())
+        });
+    };
+    waits("jobset/waits");
+    let selected = "jobset.sigs.k8s.io/jobset-name=waits";
+    eventually("its pods wait without a node", SOON, || {
+        let pods = platform
+            .kubectl(&["get", "pods", "-o", "json", "-l", selected])
+            .ok();
+        let pods: Value = serde_json::from_str(&pods).unwrap();
+        let pods = pods["items"].as_array().unwrap();
+        assert!(
+            pods.iter().all(|pod| pod["spec"]["nodeName"].is_null()),
+            "{pods:#?}"
+        );
+        (pods.len() == 2).then_some(())
     });
-    assert!(!explained.contains("about to"), "{explained}");
-    let pods = platform
-        .kubectl(&[
-            "get",
-            "pods",
-            "-o",
-            "json",
-            "-l",
-            "jobset.sigs.k8s.io/jobset-name=waits",
-        ])
-        .ok();
-    let pods: Value = serde_json::from_str(&pods).unwrap();
-    let pods = pods["items"].as_array().unwrap();
-    assert!(
-        pods.len() == 2 && pods.iter().all(|pod| pod["spec"]["nodeName"].is_null()),
-        "{pods:#?}"
-    );
     // A Job of it waits with it.
-    let of_job = platform.cli(&["explain", "job/waits-small-0"]).ok();
-    assert!(of_job.contains("cpu"), "{of_job}");
+    waits("job/waits-small-0");
 
     platform.apply(&job_set(
         "runs",
