@@ -1,5 +1,5 @@
 //! Owns the objects that every server has: namespaces, the default queue, the system's priority
-//! classes, roles and bindings, and the signing key of service accounts' tokens. Creates missing
+//! classes, the runtimes of TrainJobs, roles and bindings, and the signing key of service accounts' tokens. Creates missing
 //! objects; of existing ones it completes only roles and bindings.
 
 use resources::access::UserRole;
@@ -8,6 +8,7 @@ use resources::names;
 use resources::rbac::{GROUP, defaults};
 use resources::registry::{self, Kind};
 use resources::times;
+use resources::trainer;
 use serde_json::{Value, json};
 use store::Purpose;
 use uuid::Uuid;
@@ -55,7 +56,28 @@ fn first_objects() -> Vec<Value> {
         .into_iter()
         .chain(classes)
         .chain([queue])
+        .chain(runtimes())
         .collect()
+}
+
+/// The runtimes of TrainJobs, by the names that Kubeflow Trainer gives them.
+fn runtimes() -> impl Iterator<Item = Value> {
+    trainer::FIRST_RUNTIMES.into_iter().map(|(name, framework)| {
+        json!({
+            "apiVersion": format!("{}/v1alpha1", trainer::GROUP), "kind": trainer::CLUSTER_RUNTIME,
+            "metadata": {"name": name, "labels": {trainer::FRAMEWORK: framework}},
+            "spec": {
+                "mlPolicy": {"numNodes": 1, framework: {}},
+                "template": {"spec": {"replicatedJobs": [{
+                    "name": trainer::NODE,
+                    "template": {
+                        "metadata": {"labels": {trainer::ANCESTOR: trainer::TRAINER_STEP}},
+                        "spec": {"template": {"spec": {"containers": [{"name": trainer::NODE}]}}},
+                    },
+                }]}},
+            },
+        })
+    })
 }
 
 /// The names of the existing namespaces, and of those that this module creates.

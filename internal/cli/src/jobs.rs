@@ -31,6 +31,7 @@ pub async fn suspend(
         ("batch", "Job") | ("ray.io", "RayCluster" | "RayJob") => {
             json!({"spec": {"suspend": suspend}})
         }
+        _ if kinds::is_job_set(kind) => json!({"spec": {"suspend": suspend}}),
         (_, other) => return Err(failure::usage(format!("a {other} cannot be suspended"))),
     };
     let name = job.metadata.name.as_deref().unwrap_or_default();

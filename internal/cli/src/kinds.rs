@@ -3,7 +3,9 @@
 use anyhow::Result;
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, core::GroupVersionKind};
+use resources::jobset;
 use resources::registry::{self, Kind};
+use resources::trainer;
 use resources::training;
 use resources::volcano;
 use serde_json::Value;
@@ -111,11 +113,16 @@ pub fn word(kind: &Kind) -> &'static str {
     }
 }
 
+/// Whether a kind runs as a JobSet, whose labels its pods have.
+pub fn is_job_set(kind: &Kind) -> bool {
+    [jobset::KIND, trainer::KIND].contains(&kind.kind)
+}
+
 /// The kinds of jobs, in the order of the search for a bare name.
 pub fn job_kinds() -> Vec<&'static Kind> {
     let training = training::ALL.iter().map(|kind| kind.plural);
     training
-        .chain(["jobs", volcano::PLURAL, "rayjobs"])
+        .chain(["jobs", volcano::PLURAL, "rayjobs", "trainjobs", "jobsets"])
         .filter_map(|word| kind(word).ok())
         .collect()
 }
@@ -182,13 +189,15 @@ pub fn ended(object: &DynamicObject) -> Option<&'static str> {
     ends.find(|end| has_condition(object, end))
 }
 
-/// Whether an object's condition is `True`; the phase of a pod and of a Volcano Job counts as one.
+/// Whether an object's condition is `True`; the phase of a pod and of a Volcano Job, and the state of a JobSet or
+/// TrainJob, count as one.
 pub fn has_condition(object: &DynamicObject, name: &str) -> bool {
     let status = &object.data["status"];
     let same = |value: &Value| value.as_str().is_some_and(|v| v.eq_ignore_ascii_case(name));
     let conditions = status["conditions"].as_array();
     same(&status["phase"])
         || volcano::phase(status).is_some_and(|phase| phase.eq_ignore_ascii_case(name))
+        || jobset::state(status).is_some_and(|state| state.eq_ignore_ascii_case(name))
         || conditions
             .into_iter()
             .flatten()
@@ -206,6 +215,9 @@ pub fn state(object: &DynamicObject) -> (String, String) {
         .rfind(|condition| condition["status"] == "True");
     if let Some(phase) = volcano::phase(status) {
         return (phase.to_owned(), text(&status["state"]["message"]));
+    }
+    if let Some(state) = jobset::state(status) {
+        return (state.to_owned(), jobset::message(status, state).to_owned());
     }
     match (&status["phase"], holds) {
         (Value::String(phase), _) => (phase.clone(), text(&status["message"])),
@@ -306,6 +318,12 @@ mod tests {
             state(&volcano("Restarting")),
             ("Restarting".into(), "why".into())
         );
+        let set = object(
+            serde_json::json!({"replicatedJobsStatus": [{"name": "a", "ready": 1}],
+            "conditions": [{"type": "StartupPolicyCompleted", "status": "True"}]}),
+        );
+        assert_eq!(state(&set).0, "Running");
+        assert!(has_condition(&set, "running") && ended(&set).is_none());
         assert_eq!(ended(&volcano("Restarting")), None);
         assert_eq!(ended(&volcano("Aborted")), None);
         assert_eq!(ended(&volcano("Terminated")), Some("Terminated"));

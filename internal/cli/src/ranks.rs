@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DynamicObject, ListParams};
 use kube::runtime::watcher::{self, watch_object};
+use resources::jobset;
 use resources::names;
 use resources::numbers::GANG_MEMBERS_MAX;
 use resources::registry::Kind;
@@ -59,7 +60,7 @@ pub async fn next<K>(
 }
 
 /// The name of the pod that runs a rank. The master is rank 0 and workers follow; a Volcano Job's ranks follow its
-/// tasks; a Job's ranks are its completion indexes, or its pods by age.
+/// tasks; a Job's ranks are its completion indexes, or its pods by age; a JobSet's follow its Jobs and their indexes.
 pub async fn pod_of(
     connection: &ServerConnection,
     kind: &Kind,
@@ -70,7 +71,10 @@ pub async fn pod_of(
     if kind.training().is_some() || kind.is_volcano_job() {
         return named(kind.training(), name, job, rank);
     }
-    let list = pods_of(connection, kind, name).await?;
+    let mut list = pods_of(connection, kind, name).await?;
+    if kinds::is_job_set(kind) {
+        list = last_of_each_place(list);
+    }
     match list
         .get(rank as usize)
         .and_then(|pod| pod.metadata.name.clone())
@@ -127,6 +131,7 @@ pub async fn pods_of(connection: &ServerConnection, kind: &Kind, name: &str) -> 
     let label = match kind.training() {
         Some(_) => names::JOB_NAME,
         None if kind.is_volcano_job() => volcano::JOB_NAME,
+        None if kinds::is_job_set(kind) => jobset::NAME,
         None => names::BATCH_JOB_NAME,
     };
     let selector = ListParams::default().labels(&format!("{label}={name}"));
@@ -135,7 +140,23 @@ pub async fn pods_of(connection: &ServerConnection, kind: &Kind, name: &str) -> 
     Ok(list)
 }
 
-fn order(pod: &Pod) -> (Option<ReplicaType>, u32) {
+/// The pods of a JobSet that run or ran last in each place, of pods in the order of places and ages.
+fn last_of_each_place(pods: Vec<Pod>) -> Vec<Pod> {
+    let place = |pod: &Pod| jobset::place(pod.metadata.labels.as_ref());
+    let mut last: Vec<Pod> = Vec::new();
+    for pod in pods {
+        match last.last_mut() {
+            Some(known) if place(known) == place(&pod) => *known = pod,
+            _ => last.push(pod),
+        }
+    }
+    last
+}
+
+/// The place of a pod among its job's pods.
+type Place = (Option<(u32, u32)>, Option<ReplicaType>, u32);
+
+fn order(pod: &Pod) -> Place {
     let read = |map: &Option<BTreeMap<String, String>>, name: &str| {
         let map = map.as_ref()?;
         map.get(name).cloned()
@@ -150,6 +171,7 @@ fn order(pod: &Pod) -> (Option<ReplicaType>, u32) {
         .or_else(|| read(labels, names::REPLICA_INDEX))
         .or_else(|| read(labels, volcano::TASK_INDEX));
     (
+        jobset::place(labels.as_ref()),
         role.copied(),
         index.and_then(|text| text.parse().ok()).unwrap_or(0),
     )
@@ -305,6 +327,28 @@ mod tests {
             "j-worker-3"
         );
         assert!(named(Some(&training::PYTORCH_JOB), "j", &elastic, 4).is_err());
+    }
+
+    #[test]
+    fn the_ranks_of_a_job_set_are_the_newest_pods_of_its_jobs_indexes() {
+        let pod = |name: &str, job: &str, index: &str, second: u32| -> Pod {
+            serde_json::from_value(serde_json::json!({"metadata": {"name": name,
+                "creationTimestamp": format!("2026-01-01T00:00:{second:02}Z"),
+                "labels": {jobset::GLOBAL_INDEX: job, names::COMPLETION_INDEX: index}}}))
+            .unwrap()
+        };
+        let mut pods = vec![
+            pod("b1", "1", "1", 1),
+            pod("a0-new", "0", "0", 9),
+            pod("a0", "0", "0", 1),
+            pod("b0", "1", "0", 1),
+        ];
+        pods.sort_by_key(|pod| (order(pod), pod.metadata.creation_timestamp.clone()));
+        let names: Vec<String> = last_of_each_place(pods)
+            .into_iter()
+            .filter_map(|pod| pod.metadata.name)
+            .collect();
+        assert_eq!(names, ["a0-new", "b0", "b1"]);
     }
 
     #[test]

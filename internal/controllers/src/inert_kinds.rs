@@ -35,7 +35,7 @@ pub(crate) fn spawn(ctx: &Context) -> Vec<ControlLoop> {
             true => !kept.embedded_runs,
             false => kind.is_custom(),
         };
-        let kind = kept.kind().filter(inert)?;
+        let kind = kept.kind().filter(inert).filter(|_| kept.has_status())?;
         let (of, notes) = (ctx.clone(), notes.clone());
         let run = move || run(of.clone(), notes.clone(), kept, kind);
         let name = "kinds that are not run";

@@ -7,14 +7,14 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use resources::kinds::{
-    JAXJob, MPIJob, PaddleJob, PodGroup, PyTorchJob, RayCluster, RayJob, TFJob, XGBoostJob,
+    JAXJob, JobSet, MPIJob, PaddleJob, PodGroup, PyTorchJob, RayCluster, RayJob, TFJob, XGBoostJob,
 };
 use resources::names;
 use resources::report::PlacementReport;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use workloads::training::{self, Network, TrainingJob};
-use workloads::{Action, job, ray, rayjob};
+use workloads::{Action, Dependent, job, jobset, ray, rayjob};
 
 use crate::scheduling::ReportBoard;
 
@@ -46,12 +46,20 @@ fn wanted(object: &Value, now: Timestamp) -> Option<(Option<PodGroup>, Vec<Pod>)
         ))],
         "Job" if object["apiVersion"] == "batch/v1" => {
             let job: Job = serde_json::from_value(object).ok()?;
-            let observed = job::ObservedJob {
-                job: &job,
-                pods: &[],
-                room: workloads::PodRoom::default(),
-            };
-            job::reconcile(&observed, now).actions
+            of_job(&job, now)
+        }
+        "JobSet" => {
+            let job_set: JobSet = serde_json::from_value(object).ok()?;
+            let actions = jobset::preview(&job_set, now).into_iter();
+            actions
+                .flat_map(|action| match action {
+                    Action::Create(Dependent::Job(mut job)) => {
+                        job.metadata.uid = job.metadata.name.clone();
+                        of_job(&job, now)
+                    }
+                    other => vec![other],
+                })
+                .collect()
         }
         "PyTorchJob" => training::<PyTorchJob>(object, now)?,
         "TFJob" => training::<TFJob>(object, now)?,
@@ -78,6 +86,16 @@ fn wanted(object: &Value, now: Timestamp) -> Option<(Option<PodGroup>, Vec<Pod>)
         }
     }
     Some((group, pods))
+}
+
+/// What a Job's controller would do first.
+fn of_job(job: &Job, now: Timestamp) -> Vec<Action> {
+    let observed = job::ObservedJob {
+        job,
+        pods: &[],
+        room: workloads::PodRoom::default(),
+    };
+    job::reconcile(&observed, now).actions
 }
 
 /// What a training job's controller would do first.
@@ -155,6 +173,23 @@ mod tests {
         let (group, pods) = wanted(&cluster, Timestamp::UNIX_EPOCH).unwrap();
         assert_eq!(group.unwrap().spec.min_member, Some(2));
         assert_eq!(pods.len(), 3);
+    }
+
+    #[test]
+    fn a_job_set_wants_its_group_and_the_pods_of_all_its_jobs() {
+        let template = json!({"spec": {"parallelism": 2, "completions": 2,
+            "template": {"spec": {"containers": [{"name": "c"}]}}}});
+        let job_set = json!({
+            "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+            "metadata": {"name": "s", "namespace": "n"},
+            "spec": {"replicatedJobs": [
+                {"name": "a", "template": template}, {"name": "b", "replicas": 2, "template": template}]},
+        });
+        let (group, pods) = wanted(&job_set, Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(group.unwrap().spec.min_member, Some(6));
+        let names: std::collections::BTreeSet<_> =
+            pods.iter().map(|pod| pod.metadata.name.clone()).collect();
+        assert_eq!(names.len(), 6);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A job's state and its cause, from the job's status and its pods.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use resources::jobset;
 use resources::names;
 use resources::registry::Kind;
 use resources::volcano;
@@ -20,11 +21,15 @@ pub fn owner_label(kind: &Kind) -> &'static str {
 /// The conditions that only a RayCluster has.
 const OF_RAY: [&str; 2] = ["HeadPodReady", "RayClusterProvisioned"];
 
-/// The last condition that is true; of a RayCluster, what its `state` says; of a Volcano Job, its phase. A Job has no
+/// The last condition that is true; of a RayCluster, what its `state` says; of a Volcano Job, its phase; of a JobSet or
+/// TrainJob, what its conditions and its Jobs say. A Job has no
 /// condition before its end: without one, ready pods make it Running, and it is Pending otherwise.
 pub fn state_of(status: &Value) -> String {
     if let Some(phase) = volcano::phase(status) {
         return phase.to_owned();
+    }
+    if let Some(state) = jobset::state(status) {
+        return state.to_owned();
     }
     let conditions = status["conditions"].as_array();
     let mut types = conditions.into_iter().flatten();
@@ -113,6 +118,8 @@ pub fn settled_sentence(state: &str, status: &Value, pods: &[PodProgress<'_>]) -
         .and_then(|condition| condition["message"].as_str());
     // Volcano's Job has its cause beside its phase.
     let message = message.or_else(|| status["state"]["message"].as_str());
+    let of_set = jobset::state(status).map(|state| jobset::message(status, state));
+    let message = message.or(of_set.filter(|text| !text.is_empty()));
     let placed = !pods.is_empty() && pods.iter().all(|pod| pod.bound);
     let held = status["message"].as_str().filter(|text| !text.is_empty());
     match (state, message.or(held)) {

@@ -1,13 +1,16 @@
-//! RayClusters, RayJobs and Volcano Jobs as the pages show them. Pure: an object of the API in, its parts out.
+//! RayClusters, RayJobs, Volcano Jobs, JobSets and TrainJobs as the pages show them. Pure: an object of the API in, its parts out.
 //!
 //! The plural of Volcano's kind is that of `batch`'s Job, so addresses of its pages have Volcano's short name, `vcjobs`.
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use resources::jobset;
 use resources::names;
 use resources::registry::{self, Kind};
+use resources::trainer;
 use resources::volcano;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A kind of jobs that is neither a training kind nor one of `batch`.
 #[derive(Debug, PartialEq, Eq)]
@@ -59,8 +62,39 @@ pub static RAY_JOB: OtherKind = OtherKind {
     label: names::RAY_ORIGIN_NAME,
 };
 
+/// JobSet.
+pub static JOB_SET: OtherKind = OtherKind {
+    group: jobset::GROUP,
+    version: "v1alpha2",
+    kind: jobset::KIND,
+    resource: "jobsets",
+    plural: "jobsets",
+    shown: "JobSet",
+    label: jobset::NAME,
+};
+
+/// TrainJob, whose pods have the labels of the JobSet that it runs as.
+pub static TRAIN_JOB: OtherKind = OtherKind {
+    group: trainer::GROUP,
+    version: "v1alpha1",
+    kind: trainer::KIND,
+    resource: "trainjobs",
+    plural: "trainjobs",
+    shown: "TrainJob",
+    label: jobset::NAME,
+};
+
 /// All of them.
-pub static ALL: [&OtherKind; 3] = [&RAY_CLUSTER, &RAY_JOB, &VOLCANO_JOB];
+pub static ALL: [&OtherKind; 5] = [&RAY_CLUSTER, &RAY_JOB, &VOLCANO_JOB, &JOB_SET, &TRAIN_JOB];
+
+/// Whether an object is a part of a JobSet or TrainJob that is shown in its place: one of its Jobs, or its JobSet.
+pub fn is_part(meta: &ObjectMeta) -> bool {
+    let owners = meta.owner_references.as_deref().unwrap_or_default();
+    owners.iter().any(|owner| {
+        let whole = [jobset::KIND, trainer::KIND].contains(&owner.kind.as_str());
+        owner.controller == Some(true) && whole
+    })
+}
 
 impl OtherKind {
     /// The kind with this plural in addresses.
@@ -85,7 +119,7 @@ impl OtherKind {
     }
 }
 
-/// A group of a RayCluster or a task of a Volcano Job.
+/// A group of a RayCluster, a task of a Volcano Job or a job of a JobSet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Group {
     /// Its name; `head` for a RayCluster's head.
@@ -101,6 +135,18 @@ pub struct Group {
     pub gpus: i64,
     /// How many of its pods run.
     pub running: usize,
+}
+
+/// A job of a JobSet.
+fn job_group(name: &str, wanted: i64, gpus: i64) -> Group {
+    Group {
+        name: name.to_owned(),
+        label: name.to_owned(),
+        wanted,
+        range: None,
+        gpus,
+        running: 0,
+    }
 }
 
 /// The name of the head's group in its pod's label.
@@ -123,6 +169,20 @@ pub fn groups(shown: &str, object: &Value, gpus: impl Fn(&Value) -> i64) -> Vec<
             }
         };
         return list("tasks").into_iter().enumerate().map(task).collect();
+    }
+    if shown == JOB_SET.shown {
+        let jobs = jobset::replicated_jobs(object).into_iter();
+        return jobs
+            .map(|job| job_group(job.name, job.pods, gpus(job.template)))
+            .collect();
+    }
+    if shown == TRAIN_JOB.shown {
+        // The pods of a runtime are not known here; a TrainJob says how many of them train.
+        let trainer = &spec["trainer"];
+        let nodes = trainer["numNodes"].as_i64().unwrap_or(1);
+        let template =
+            json!({"spec": {"containers": [{"resources": trainer["resourcesPerNode"]}]}});
+        return vec![job_group(trainer::NODE, nodes, gpus(&template))];
     }
     if shown != RAY_CLUSTER.shown {
         return Vec::new();
@@ -207,6 +267,9 @@ pub fn ended(shown: &str, object: &Value) -> Option<Timestamp> {
     if shown == RAY_JOB.shown {
         return object["status"]["endTime"].as_str()?.parse().ok();
     }
+    if let Some(state) = jobset::state(&object["status"]) {
+        return since(object, state);
+    }
     let last = object["status"]["state"]["lastTransitionTime"].as_str();
     last.filter(|_| shown == VOLCANO_JOB.shown)?.parse().ok()
 }
@@ -220,6 +283,9 @@ pub fn message(shown: &str, object: &Value) -> String {
     }
     if shown == RAY_JOB.shown {
         return status["message"].as_str().unwrap_or_default().to_owned();
+    }
+    if let Some(state) = jobset::state(status) {
+        return jobset::message(status, state).to_owned();
     }
     if shown != RAY_CLUSTER.shown {
         return String::new();
@@ -313,6 +379,38 @@ mod tests {
         assert_eq!(started("Volcano Job", &job), Some(at(2)));
         assert_eq!(ended("Volcano Job", &job), Some(at(9)));
         assert_eq!(message("Volcano Job", &job), "task ps-0 failed");
+    }
+
+    #[test]
+    fn a_job_set_and_a_train_job_have_their_jobs_times_and_messages() {
+        let at = |second: i64| Timestamp::from_second(1_800_000_000 + second).unwrap();
+        let status = |counts: &str| {
+            json!({counts: [{"name": "node"}], "conditions": [
+                {"type": "Failed", "status": "True", "message": "why", "lastTransitionTime": at(9)}]})
+        };
+        let set = json!({"spec": {"replicatedJobs": [
+            {"name": "node", "replicas": 2, "template": {"spec": {"parallelism": 3, "template": {}}}}]},
+            "status": status("replicatedJobsStatus")});
+        let groups_of = |shown: &str, object: &Value| {
+            groups(shown, object, one)
+                .first()
+                .map(|group| (group.name.clone(), group.wanted))
+        };
+        assert_eq!(groups_of("JobSet", &set), Some(("node".to_owned(), 6)));
+        let job = json!({"spec": {"trainer": {"numNodes": 4}}, "status": status("jobsStatus")});
+        assert_eq!(groups_of("TrainJob", &job), Some(("node".to_owned(), 4)));
+        for (shown, object) in [("JobSet", &set), ("TrainJob", &job)] {
+            assert_eq!(ended(shown, object), Some(at(9)));
+            assert_eq!(message(shown, object), "why");
+        }
+        let meta = |kind: &str| -> ObjectMeta {
+            serde_json::from_value(json!({"ownerReferences": [
+                {"apiVersion": "x/v1", "kind": kind, "name": "o", "uid": "u", "controller": true}]}))
+            .unwrap()
+        };
+        assert!(
+            is_part(&meta("JobSet")) && is_part(&meta("TrainJob")) && !is_part(&meta("CronJob"))
+        );
     }
 
     #[test]

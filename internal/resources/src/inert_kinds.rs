@@ -36,10 +36,12 @@ enum StatusForm {
     Condition(&'static str),
     /// The same, in a status that must have these counts as well.
     Counted(&'static str, &'static [&'static str]),
+    /// The kind has no status.
+    Nothing,
 }
 
 /// All these kinds.
-pub const ALL: [InertKind; 6] = [
+pub const ALL: [InertKind; 10] = [
     InertKind {
         resource: ("ray.io", "v1", "rayclusters"),
         message: "Muster keeps RayClusters and does not run them in a Kubernetes cluster yet: no head and no worker is made",
@@ -57,6 +59,34 @@ pub const ALL: [InertKind; 6] = [
         message: "Muster keeps Volcano Jobs in a Kubernetes cluster and does not run them yet: no pod is made. PyTorchJobs, and pods of a PodGroup, start as gangs now",
         embedded_runs: true,
         form: StatusForm::State,
+    },
+    InertKind {
+        resource: ("jobset.x-k8s.io", "v1alpha2", "jobsets"),
+        message: "Muster keeps JobSets in a Kubernetes cluster and does not run them yet: no Job is made",
+        embedded_runs: true,
+        form: StatusForm::Condition("Running"),
+    },
+    InertKind {
+        resource: ("trainer.kubeflow.org", "v1alpha1", "trainjobs"),
+        message: "Muster keeps TrainJobs in a Kubernetes cluster and does not run them yet: no JobSet is made. PyTorchJobs run there",
+        embedded_runs: true,
+        form: StatusForm::Condition("Running"),
+    },
+    InertKind {
+        resource: ("trainer.kubeflow.org", "v1alpha1", "trainingruntimes"),
+        message: "Muster keeps TrainingRuntimes in a Kubernetes cluster and does not run TrainJobs there yet",
+        embedded_runs: true,
+        form: StatusForm::Nothing,
+    },
+    InertKind {
+        resource: (
+            "trainer.kubeflow.org",
+            "v1alpha1",
+            "clustertrainingruntimes",
+        ),
+        message: "Muster keeps ClusterTrainingRuntimes in a Kubernetes cluster and does not run TrainJobs there yet",
+        embedded_runs: true,
+        form: StatusForm::Nothing,
     },
     InertKind {
         resource: ("keda.sh", "v1alpha1", "scaledobjects"),
@@ -105,6 +135,7 @@ impl InertKind {
             }])
         };
         match self.form {
+            StatusForm::Nothing => None,
             StatusForm::State => {
                 let state = json::at(object, &["status", "state"]);
                 let phase = json::text(state, &["phase"]);
@@ -126,6 +157,11 @@ impl InertKind {
                 status
             }),
         }
+    }
+
+    /// Whether its objects have a status that says that nothing runs them.
+    pub fn has_status(&self) -> bool {
+        !matches!(self.form, StatusForm::Nothing)
     }
 
     fn may_set_status(&self, object: &Value) -> bool {
@@ -184,11 +220,15 @@ mod tests {
             }
         }
         let expected = [
+            "clustertrainingruntimes.trainer.kubeflow.org",
             "jobs.batch.volcano.sh",
+            "jobsets.jobset.x-k8s.io",
             "rayclusters.ray.io",
             "rayjobs.ray.io",
             "scaledobjects.keda.sh",
             "services.serving.knative.dev",
+            "trainingruntimes.trainer.kubeflow.org",
+            "trainjobs.trainer.kubeflow.org",
         ];
         assert_eq!(inert, expected);
     }

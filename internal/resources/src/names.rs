@@ -53,6 +53,10 @@ pub const RAY_REPLICA_INDEX: &str = "ray.io/worker-group-replica-index";
 pub const RAY_PORTS: std::ops::RangeInclusive<u16> = 14_000..=14_999;
 /// The ports that the embedded engine allocates to the plugins of Volcano Jobs, first and last.
 pub const VOLCANO_PORTS: std::ops::RangeInclusive<u16> = 13_000..=13_999;
+/// The ports that TrainJobs get where pods share their node's address, one each.
+pub const TRAINER_PORTS: std::ops::RangeInclusive<u16> = 12_000..=12_999;
+/// Annotation on a TrainJob's JobSet: the hash of the template that it was made from.
+pub const TEMPLATE_HASH: &str = "muster.io/template-hash";
 /// Annotation on a pod, with the value `true`: containers without an image see Muster's command line at
 /// [`COMMAND_LINE_PATH`].
 pub const COMMAND_LINE: &str = "muster.io/command-line";

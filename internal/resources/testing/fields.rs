@@ -321,6 +321,19 @@ pub fn plain(kind: &Kind) -> Value {
             "headGroupSpec": {"template": template},
             "workerGroupSpecs": [{"groupName": "g", "replicas": 1, "template": template}],
         }}),
+        ("jobset.x-k8s.io", _) => json!({"spec": {"replicatedJobs": [
+            {"name": "j", "template": {"spec": {"template": template}}},
+        ]}}),
+        ("trainer.kubeflow.org", "TrainJob") => json!({"spec": {
+            "runtimeRef": {"name": "torch-distributed"},
+            "trainer": {"numNodes": 1, "command": ["true"]},
+        }}),
+        ("trainer.kubeflow.org", _) => json!({"spec": {
+            "mlPolicy": {"numNodes": 1, "torch": {}},
+            "template": {"spec": {"replicatedJobs": [
+                {"name": "node", "template": {"spec": {"template": template}}},
+            ]}},
+        }}),
         ("keda.sh", _) => json!({"spec": {
             "scaleTargetRef": {"name": "j"},
             "triggers": [{"type": "cron", "metadata": {"timezone": "UTC"}}],

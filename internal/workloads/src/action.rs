@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
     ConfigMap, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
 };
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
-use resources::kinds::{PodGroup, RayCluster};
+use resources::kinds::{JobSet, PodGroup, RayCluster};
 use serde_json::Value;
 
 use crate::pod_facts;
@@ -102,13 +102,15 @@ pub(crate) fn delete_pod(pod: &Pod) -> Action {
 /// An object of another kind than pods that a workload creates.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Dependent {
-    /// A CronJob's Job, or the one that submits a RayJob's program.
+    /// A CronJob's Job, one of a JobSet, or the one that submits a RayJob's program.
     Job(Box<Job>),
     /// A RayJob's cluster.
     RayCluster(Box<RayCluster>),
+    /// A TrainJob's JobSet.
+    JobSet(Box<JobSet>),
     /// A Deployment's ReplicaSet.
     ReplicaSet(Box<ReplicaSet>),
-    /// An earlier template of a StatefulSet or DaemonSet.
+    /// An earlier template of a StatefulSet or DaemonSet, or a TrainJob's runtime.
     Revision(Box<ControllerRevision>),
     /// A claim of a StatefulSet's pod.
     Claim(Box<PersistentVolumeClaim>),
@@ -131,6 +133,8 @@ pub enum DependentKind {
     Job,
     /// `ray.io/v1` RayCluster.
     RayCluster,
+    /// `jobset.x-k8s.io/v1alpha2` JobSet.
+    JobSet,
     /// `apps/v1` ReplicaSet.
     ReplicaSet,
     /// `apps/v1` ControllerRevision.
@@ -160,6 +164,7 @@ impl DependentKind {
         match self {
             DependentKind::Job => "job",
             DependentKind::RayCluster => "RayCluster",
+            DependentKind::JobSet => "JobSet",
             DependentKind::ReplicaSet => "replica set",
             DependentKind::Revision => "controller revision",
             DependentKind::Claim => "claim",

@@ -17,9 +17,9 @@ use crate::pod_facts::{self, PodPhase};
 /// The longest text that a pod's status adds to the evidence, in characters.
 const STATUS_TEXT_MAX: usize = 300;
 /// Later failures of pods that existed when the first one failed belong to the same incident for this long.
-const INCIDENT: SignedDuration = SignedDuration::from_secs(60);
+pub(crate) const INCIDENT: SignedDuration = SignedDuration::from_secs(60);
 /// The code of a program that a signal ended is this and the signal's number.
-const SIGNAL_BASE: i32 = 128;
+pub(crate) const SIGNAL_BASE: i32 = 128;
 /// The signals that end programs, by number. Source: signal(7), x86 and ARM.
 const SIGNALS: [(i32, &str); 12] = [
     (1, "SIGHUP"),

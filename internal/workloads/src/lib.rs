@@ -9,6 +9,7 @@ pub mod cronjob;
 mod failure;
 mod gang;
 pub mod job;
+pub mod jobset;
 mod ownership;
 mod pod_facts;
 mod pod_names;
@@ -17,6 +18,7 @@ pub mod ray;
 pub mod rayjob;
 mod terms;
 pub mod training;
+pub mod trainjob;
 pub mod volcano;
 
 pub use pod_room::{GANG_FLOOR, PodQuota, PodRoom, WAITING_FLOOR};

@@ -28,7 +28,7 @@ pub(crate) fn controller_reference(
 }
 
 /// The object's controller.
-fn controller(object: &ObjectMeta) -> Option<&OwnerReference> {
+pub(crate) fn controller(object: &ObjectMeta) -> Option<&OwnerReference> {
     let references = object.owner_references.as_deref().unwrap_or_default();
     let mut references = references.iter();
     references.find(|reference| reference.controller == Some(true))

@@ -38,7 +38,7 @@ const ADMIN: Least = Least::Role(UserRole::Admin);
 /// (`plural.group/subresource`).
 type Row = (&'static str, Least, Least, Least);
 
-const ROWS: [Row; 90] = [
+const ROWS: [Row; 96] = [
     ("bindings", ADMIN, ADMIN, ADMIN),
     ("configmaps", VIEWER, MEMBER, MEMBER),
     ("endpoints", VIEWER, LEAD, LEAD),
@@ -131,6 +131,8 @@ const ROWS: [Row; 90] = [
     ("commands.bus.volcano.sh", VIEWER, MEMBER, MEMBER),
     ("leases.coordination.k8s.io", VIEWER, ADMIN, ADMIN),
     ("endpointslices.discovery.k8s.io", VIEWER, LEAD, LEAD),
+    ("jobsets.jobset.x-k8s.io", VIEWER, MEMBER, MEMBER),
+    ("jobsets.jobset.x-k8s.io/status", VIEWER, ADMIN, ADMIN),
     ("scaledobjects.keda.sh", VIEWER, MEMBER, MEMBER),
     ("scaledobjects.keda.sh/status", VIEWER, ADMIN, ADMIN),
     ("jaxjobs.kubeflow.org", VIEWER, MEMBER, MEMBER),
@@ -180,6 +182,25 @@ const ROWS: [Row; 90] = [
     ("queues.scheduling.volcano.sh/status", USER, ADMIN, ADMIN),
     ("services.serving.knative.dev", VIEWER, MEMBER, MEMBER),
     ("services.serving.knative.dev/status", VIEWER, ADMIN, ADMIN),
+    (
+        "clustertrainingruntimes.trainer.kubeflow.org",
+        USER,
+        ADMIN,
+        ADMIN,
+    ),
+    (
+        "trainingruntimes.trainer.kubeflow.org",
+        VIEWER,
+        MEMBER,
+        MEMBER,
+    ),
+    ("trainjobs.trainer.kubeflow.org", VIEWER, MEMBER, MEMBER),
+    (
+        "trainjobs.trainer.kubeflow.org/status",
+        VIEWER,
+        ADMIN,
+        ADMIN,
+    ),
 ];
 
 /// The scope of a node's permission.

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::{DynamicObject, ListParams};
 use resources::devices::{NodeInventory, chosen, inventory};
+use resources::jobset;
 use resources::names;
 use resources::registry::Kind;
 use resources::volcano;
@@ -28,6 +29,8 @@ pub struct JobDescription {
     inventories: BTreeMap<String, NodeInventory>,
     /// Why the job waits, if it does.
     waits: Option<String>,
+    /// The JobSet that a TrainJob runs as.
+    job_set: Option<DynamicObject>,
 }
 
 impl JobDescription {
@@ -56,7 +59,17 @@ impl JobDescription {
             Some(_) => None,
             None => explain::sentence(connection, kind, &name).await,
         };
+        let job_set = match kind.kind == resources::trainer::KIND {
+            true => {
+                connection
+                    .api(kinds::kind("jobsets")?)
+                    .get_opt(&name)
+                    .await?
+            }
+            false => None,
+        };
         Ok(JobDescription {
+            job_set,
             kind,
             job,
             group,
@@ -174,6 +187,9 @@ impl JobDescription {
             }
             return table;
         }
+        if kinds::is_job_set(self.kind) {
+            return self.replicated_jobs(table);
+        }
         let Some(training) = self.kind.training() else {
             let spec = &data["spec"];
             let wanted = format!(
@@ -197,6 +213,29 @@ impl JobDescription {
             template["restartPolicy"] = spec["restartPolicy"].clone();
             let status = &data["status"]["replicaStatuses"][role];
             table.row(replica(role, wanted, status, &template));
+        }
+        table
+    }
+
+    /// The jobs of a JobSet, with the counts of their Jobs.
+    fn replicated_jobs(&self, mut table: Table) -> Table {
+        let set = self.job_set.as_ref().unwrap_or(&self.job);
+        let counts = ["replicatedJobsStatus", "jobsStatus"];
+        let counts = counts
+            .iter()
+            .find_map(|name| self.job.data["status"][*name].as_array());
+        for job in jobset::replicated_jobs(&set.data) {
+            let own = counts
+                .into_iter()
+                .flatten()
+                .find(|counts| counts["name"] == job.name);
+            let own = own.unwrap_or(&Value::Null);
+            table.row(replica(
+                job.name,
+                job.pods.to_string(),
+                own,
+                &job.template["spec"],
+            ));
         }
         table
     }
@@ -327,6 +366,7 @@ mod tests {
             pods: vec![serde_json::from_value(pod).unwrap()],
             inventories: [("n".to_string(), serde_json::from_value(gpus).unwrap())].into(),
             waits: None,
+            job_set: None,
         }
     }
 

@@ -313,7 +313,10 @@ impl ActionExecutor {
             }
             Action::Delete { kind, name, uid } => {
                 let result = self.delete_dependent(kind, &name, uid).await;
-                let told = matches!(kind, DependentKind::Job | DependentKind::RayCluster);
+                let told = matches!(
+                    kind,
+                    DependentKind::Job | DependentKind::RayCluster | DependentKind::JobSet
+                );
                 ActionOutcome {
                     object: told.then(|| (kind.as_str(), name.clone())),
                     ..outcome(format!("deleting {} {name}", kind.as_str()), true, result)
@@ -358,7 +361,7 @@ fn tell_of_objects<W: Workload>(
     about: &ObjectReference,
     done: &[ActionOutcome],
 ) -> Option<String> {
-    for noun in ["pod", "job", "claim", "RayCluster"] {
+    for noun in ["pod", "job", "claim", "RayCluster", "JobSet"] {
         let about_noun = |outcome: &&ActionOutcome| {
             outcome
                 .object

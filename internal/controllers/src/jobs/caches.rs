@@ -13,12 +13,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::DeserializeGuard;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource};
-use resources::kinds::{PodGroup, RayCluster, VolcanoCommand};
+use resources::kinds::{
+    ClusterTrainingRuntime, JobSet, PodGroup, RayCluster, TrainingRuntime, VolcanoCommand,
+};
 use resources::selector;
 use serde::de::DeserializeOwned;
 
-use super::mirror::{Concerned, KindMirror, ObjectEvent, Owned};
+use super::mirror::{Concerned, KindMirror, Labelled, ObjectEvent, Owned};
 use super::nodes::NodeCache;
+use super::runtimes::RuntimeCache;
 use super::{ObjectKey, RunnerObject};
 
 /// Finds the selector of a kind whose objects adopt others.
@@ -29,6 +32,8 @@ pub(crate) type SelectorOf<K> = fn(&K) -> Option<&LabelSelector>;
 pub(crate) enum Watched {
     /// The pods with this label, or all pods if it is empty. Pods without it are not decoded.
     Pods(&'static str),
+    /// The pods with this label, whose value is the name of the job that they are for, whichever object owns them.
+    PodsFor(&'static str),
     /// The ConfigMaps with this label.
     ConfigMaps(&'static str),
     /// Services and PodGroups.
@@ -37,6 +42,10 @@ pub(crate) enum Watched {
     Jobs,
     /// RayClusters.
     RayClusters,
+    /// JobSets.
+    JobSets,
+    /// TrainingRuntimes and ClusterTrainingRuntimes.
+    Runtimes,
     /// ReplicaSets.
     ReplicaSets,
     /// ControllerRevisions.
@@ -60,11 +69,16 @@ pub(crate) enum JobWatchEvent<K> {
 /// An event of a watch of other objects than the jobs.
 pub(crate) enum DependentEvent {
     Pod(Box<watcher::Event<Pod>>),
+    /// A pod of [`Watched::PodsFor`], with the label.
+    PodFor(&'static str, Box<watcher::Event<Pod>>),
     Service(Box<watcher::Event<Service>>),
     ConfigMap(Box<watcher::Event<ConfigMap>>),
     Group(Box<watcher::Event<DeserializeGuard<PodGroup>>>),
     Job(Box<watcher::Event<Job>>),
     RayCluster(Box<watcher::Event<DeserializeGuard<RayCluster>>>),
+    JobSet(Box<watcher::Event<DeserializeGuard<JobSet>>>),
+    Runtime(Box<watcher::Event<DeserializeGuard<TrainingRuntime>>>),
+    ClusterRuntime(Box<watcher::Event<DeserializeGuard<ClusterTrainingRuntime>>>),
     ReplicaSet(Box<watcher::Event<ReplicaSet>>),
     Revision(Box<watcher::Event<ControllerRevision>>),
     Claim(Box<watcher::Event<PersistentVolumeClaim>>),
@@ -92,6 +106,13 @@ pub(crate) fn watches<K: RunnerObject>(client: &Client, watched: &[Watched]) -> 
                 };
                 streams.push(dependents(client, chosen, DependentEvent::Pod));
             }
+            Watched::PodsFor(label) => {
+                let label: &'static str = label;
+                let chosen = everything().labels(label);
+                streams.push(listen(client, chosen, move |event| {
+                    JobWatchEvent::Dependent(DependentEvent::PodFor(label, Box::new(event)))
+                }));
+            }
             Watched::ConfigMaps(label) => {
                 let chosen = everything().labels(label);
                 streams.push(dependents(client, chosen, DependentEvent::ConfigMap));
@@ -105,6 +126,17 @@ pub(crate) fn watches<K: RunnerObject>(client: &Client, watched: &[Watched]) -> 
             }
             Watched::RayClusters => {
                 streams.push(dependents(client, everything(), DependentEvent::RayCluster));
+            }
+            Watched::JobSets => {
+                streams.push(dependents(client, everything(), DependentEvent::JobSet));
+            }
+            Watched::Runtimes => {
+                streams.push(dependents(client, everything(), DependentEvent::Runtime));
+                streams.push(dependents(
+                    client,
+                    everything(),
+                    DependentEvent::ClusterRuntime,
+                ));
             }
             Watched::ReplicaSets => {
                 streams.push(dependents(client, everything(), DependentEvent::ReplicaSet));
@@ -164,11 +196,14 @@ pub(crate) struct Caches<K> {
     selector: Option<SelectorOf<K>>,
     pub(crate) jobs: KindMirror<K>,
     pub(crate) pods: Owned<Pod>,
+    pub(crate) labelled_pods: Labelled<Pod>,
     pub(crate) services: Owned<Service>,
     pub(crate) config_maps: Owned<ConfigMap>,
     pub(crate) groups: KindMirror<PodGroup>,
     pub(crate) owned_jobs: Owned<Job>,
     pub(crate) ray_clusters: KindMirror<RayCluster>,
+    pub(crate) job_sets: KindMirror<JobSet>,
+    pub(crate) runtimes: RuntimeCache,
     pub(crate) replica_sets: Owned<ReplicaSet>,
     pub(crate) revisions: Owned<ControllerRevision>,
     pub(crate) claims: KindMirror<PersistentVolumeClaim>,
@@ -204,11 +239,14 @@ impl<K: RunnerObject> Caches<K> {
             selector,
             jobs: KindMirror::new(),
             pods: Owned::new(adopts.then_some(is_kept)),
+            labelled_pods: Labelled::new(),
             services: Owned::new(None),
             config_maps: Owned::new(None),
             groups: KindMirror::new(),
             owned_jobs: Owned::new(None),
             ray_clusters: KindMirror::new(),
+            job_sets: KindMirror::new(),
+            runtimes: RuntimeCache::default(),
             replica_sets: Owned::new(adopts.then_some(|_| true)),
             revisions: Owned::new(adopts.then_some(|_| true)),
             claims: KindMirror::new(),
@@ -221,10 +259,13 @@ impl<K: RunnerObject> Caches<K> {
     pub(crate) fn is_complete(&self) -> bool {
         let complete = |watched: &Watched| match watched {
             Watched::Pods(_) => self.pods.is_complete(),
+            Watched::PodsFor(_) => self.labelled_pods.is_complete(),
             Watched::ConfigMaps(_) => self.config_maps.is_complete(),
             Watched::Gang => self.services.is_complete() && self.groups.is_complete(),
             Watched::Jobs => self.owned_jobs.is_complete(),
             Watched::RayClusters => self.ray_clusters.is_complete(),
+            Watched::JobSets => self.job_sets.is_complete(),
+            Watched::Runtimes => self.runtimes.is_complete(),
             Watched::ReplicaSets => self.replica_sets.is_complete(),
             Watched::Revisions => self.revisions.is_complete(),
             Watched::Claims => self.claims.is_complete(),
@@ -252,6 +293,20 @@ impl<K: RunnerObject> Caches<K> {
             DependentEvent::Job(event) => self.owned_jobs.take(*event, &kind),
             DependentEvent::ReplicaSet(event) => self.replica_sets.take(*event, &kind),
             DependentEvent::Revision(event) => self.revisions.take(*event, &kind),
+            DependentEvent::PodFor(label, event) => return self.labelled_pods.take(*event, label),
+            // A JobSet has its TrainJob's name.
+            DependentEvent::JobSet(event) => {
+                let changes = self.job_sets.take_readable(*event);
+                return changes.into_iter().map(|change| change.key).collect();
+            }
+            DependentEvent::Runtime(event) => {
+                let changed = self.runtimes.take(*event);
+                return self.jobs.keys().filter(|_| changed).cloned().collect();
+            }
+            DependentEvent::ClusterRuntime(event) => {
+                let changed = self.runtimes.take_of_cluster(*event);
+                return self.jobs.keys().filter(|_| changed).cloned().collect();
+            }
             DependentEvent::RayCluster(event) => {
                 let changes = self.ray_clusters.take_readable(*event);
                 return changes

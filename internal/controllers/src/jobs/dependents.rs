@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, 
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, ResourceExt as _};
-use resources::kinds::{RayCluster, VolcanoCommand};
+use resources::kinds::{JobSet, RayCluster, VolcanoCommand};
 use serde_json::Value;
 use workloads::{Dependent, DependentKind};
 
@@ -22,6 +22,7 @@ macro_rules! with_api {
             DependentKind::RayCluster => {
                 $call(&api::<RayCluster>(client, namespace), $($argument),*).await
             }
+            DependentKind::JobSet => $call(&api::<JobSet>(client, namespace), $($argument),*).await,
             DependentKind::ReplicaSet => {
                 $call(&api::<ReplicaSet>(client, namespace), $($argument),*).await
             }
@@ -76,6 +77,7 @@ impl ActionExecutor {
         let (kind, name, result) = match dependent {
             Dependent::Job(job) => self.put(DependentKind::Job, *job).await,
             Dependent::RayCluster(cluster) => self.put(DependentKind::RayCluster, *cluster).await,
+            Dependent::JobSet(set) => self.put(DependentKind::JobSet, *set).await,
             Dependent::ReplicaSet(set) => self.put(DependentKind::ReplicaSet, *set).await,
             Dependent::Revision(revision) => self.put(DependentKind::Revision, *revision).await,
             Dependent::Claim(claim) => self.put(DependentKind::Claim, *claim).await,
@@ -95,7 +97,10 @@ impl ActionExecutor {
         };
         let told = matches!(
             kind,
-            DependentKind::Job | DependentKind::Claim | DependentKind::RayCluster
+            DependentKind::Job
+                | DependentKind::Claim
+                | DependentKind::RayCluster
+                | DependentKind::JobSet
         );
         ActionOutcome {
             what: format!("creating {} {name}", kind.as_str()),

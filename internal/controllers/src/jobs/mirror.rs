@@ -246,6 +246,67 @@ impl<K: RunnerObject> Owned<K> {
     }
 }
 
+/// The objects of one kind whose label names a job, which need not own them.
+pub(crate) struct Labelled<K> {
+    mirror: KindMirror<K>,
+    by_job: BTreeMap<ObjectKey, BTreeMap<ObjectKey, Arc<K>>>,
+}
+
+impl<K: RunnerObject> Labelled<K> {
+    pub(crate) fn new() -> Labelled<K> {
+        Labelled {
+            mirror: KindMirror::new(),
+            by_job: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.mirror.is_complete()
+    }
+
+    /// The objects whose label names the job.
+    pub(crate) fn of(&self, job: &ObjectKey) -> Vec<&K> {
+        let objects = self.by_job.get(job).into_iter();
+        objects
+            .flat_map(BTreeMap::values)
+            .map(Arc::as_ref)
+            .collect()
+    }
+
+    /// Applies one event and returns the jobs that it concerns; the label's value is the job's name.
+    pub(crate) fn take(&mut self, event: Event<K>, label: &str) -> Vec<ObjectKey> {
+        let job = |object: &K| -> Option<ObjectKey> {
+            let name = object.meta().labels.as_ref()?.get(label)?.clone();
+            Some((key_of(object).0, name))
+        };
+        let mut concerned = Vec::new();
+        for change in self.mirror.take(event, |object| job(object).is_some()) {
+            if let Some(job) = change
+                .before
+                .as_ref()
+                .and_then(|before| job(before.as_ref()))
+            {
+                if let Some(objects) = self.by_job.get_mut(&job) {
+                    objects.remove(&change.key);
+                    if objects.is_empty() {
+                        self.by_job.remove(&job);
+                    }
+                }
+                concerned.push(job);
+            }
+            if let Some(after) = change.after
+                && let Some(job) = job(after.as_ref())
+            {
+                let objects = self.by_job.entry(job.clone()).or_default();
+                objects.insert(change.key, after);
+                concerned.push(job);
+            }
+        }
+        concerned.dedup();
+        concerned
+    }
+}
+
 /// Whether the object has labels that a selector can match, no controller and no deletion request.
 fn is_orphan<K: RunnerObject>(object: &K) -> bool {
     let meta = object.meta();
@@ -347,6 +408,34 @@ mod tests {
         owned.take(Event::Apply(labelled("b", None)), "Job");
         owned.take(Event::Delete(labelled("b", None)), "Job");
         assert_eq!(owned.orphans("team").count(), 0);
+    }
+
+    #[test]
+    fn pods_are_found_by_the_job_that_their_label_names() {
+        let labelled = |name: &str, job: &str| {
+            let mut pod = pod(name, None);
+            let labels = BTreeMap::from([("of".to_owned(), job.to_owned())]);
+            pod.metadata.labels = Some(labels);
+            pod
+        };
+        let key = |job: &str| ("team".to_owned(), job.to_owned());
+        let mut pods: Labelled<Pod> = Labelled::new();
+        assert_eq!(
+            pods.take(Event::Apply(labelled("a", "one")), "of"),
+            [key("one")]
+        );
+        assert_eq!(
+            pods.take(Event::Apply(labelled("a", "two")), "of"),
+            [key("one"), key("two")]
+        );
+        assert!(pods.take(Event::Apply(pod("b", None)), "of").is_empty());
+        assert!(pods.of(&key("one")).is_empty());
+        assert_eq!(pods.of(&key("two")).len(), 1);
+        assert_eq!(
+            pods.take(Event::Delete(labelled("a", "two")), "of"),
+            [key("two")]
+        );
+        assert!(pods.of(&key("two")).is_empty());
     }
 
     #[test]

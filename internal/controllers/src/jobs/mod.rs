@@ -9,6 +9,7 @@ mod caches;
 mod cronjob;
 mod dependents;
 mod difference;
+mod jobset;
 mod mirror;
 mod nodes;
 mod ports;
@@ -17,9 +18,11 @@ mod ray;
 mod rayjob;
 mod rooms;
 mod runner;
+mod runtimes;
 mod sets;
 mod ssh_keys;
 mod training;
+mod trainjob;
 mod volcano;
 
 use std::time::Duration;
@@ -71,11 +74,15 @@ pub enum JobKind {
     RayJob,
     /// `kubeflow.org/v2beta1` MPIJob.
     MPIJob,
+    /// `jobset.x-k8s.io/v1alpha2` JobSet, of the embedded engine.
+    JobSet,
+    /// `trainer.kubeflow.org/v1alpha1` TrainJob, likewise.
+    TrainJob,
 }
 
 impl JobKind {
     /// All kinds.
-    pub const ALL: [JobKind; 15] = [
+    pub const ALL: [JobKind; 17] = [
         JobKind::Deployment,
         JobKind::ReplicaSet,
         JobKind::StatefulSet,
@@ -91,6 +98,8 @@ impl JobKind {
         JobKind::RayCluster,
         JobKind::RayJob,
         JobKind::MPIJob,
+        JobKind::JobSet,
+        JobKind::TrainJob,
     ];
 
     /// The training kinds: those that Muster can control in a Kubernetes cluster.
@@ -121,7 +130,9 @@ impl JobKind {
             | JobKind::Job
             | JobKind::VolcanoJob
             | JobKind::RayCluster
-            | JobKind::RayJob => None,
+            | JobKind::RayJob
+            | JobKind::JobSet
+            | JobKind::TrainJob => None,
         }
     }
 
@@ -144,6 +155,8 @@ impl JobKind {
             JobKind::RayCluster => "RayCluster",
             JobKind::RayJob => "RayJob",
             JobKind::MPIJob => "MPIJob",
+            JobKind::JobSet => "JobSet",
+            JobKind::TrainJob => "TrainJob",
         }
     }
 }
@@ -204,6 +217,18 @@ pub fn spawn(ctx: &Context) -> Vec<ControlLoop> {
         }
         JobKind::RayJob => tokio::spawn(kept_running(ctx.clone(), || rayjob::RayJobController)),
         JobKind::MPIJob => training::<MPIJob>(ctx, &rooms),
+        JobKind::JobSet => {
+            let rooms = rooms.clone();
+            let make = move || jobset::JobSetController {
+                rooms: rooms.clone(),
+            };
+            tokio::spawn(kept_running(ctx.clone(), make))
+        }
+        JobKind::TrainJob => {
+            let config = ctx.config.clone();
+            let make = move || trainjob::TrainJobController::new(&config.rendezvous_ports);
+            tokio::spawn(kept_running(ctx.clone(), make))
+        }
     };
     let jobs = ctx.config.jobs.iter();
     let mut loops: Vec<ControlLoop> = jobs

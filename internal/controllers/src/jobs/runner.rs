@@ -12,7 +12,7 @@ use k8s_openapi::api::apps::v1::{ControllerRevision, ReplicaSet};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
 use kube::{Client, ResourceExt as _};
-use resources::kinds::{PodGroup, RayCluster, VolcanoCommand};
+use resources::kinds::{JobSet, PodGroup, RayCluster, VolcanoCommand};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::task::{Id, JoinError, JoinSet};
@@ -23,6 +23,7 @@ use super::apply::{self, Applied};
 use super::caches::{Caches, JobWatchEvent, JobWatchStream, SelectorOf, Watched, watches};
 use super::mirror::{KindMirror, Owned};
 use super::queue::WorkQueue;
+use super::runtimes::RuntimeCache;
 use super::{ObjectKey, RunnerObject, key_of};
 use crate::context::Context;
 use crate::event_recorder::{EventRecorder, EventType};
@@ -41,12 +42,17 @@ const STOPPING: Duration = Duration::from_secs(5);
 pub(crate) struct CachedJob<'a, K> {
     pub(crate) job: &'a K,
     pub(crate) pods: Vec<&'a Pod>,
+    /// The pods whose label names the job, whichever object owns them.
+    pub(crate) labelled_pods: Vec<&'a Pod>,
     pub(crate) services: Vec<&'a Service>,
     pub(crate) config_maps: Vec<&'a ConfigMap>,
     pub(crate) pod_group: Option<&'a PodGroup>,
     pub(crate) jobs: Vec<&'a Job>,
     /// The clusters of all namespaces.
     pub(crate) ray_clusters: &'a KindMirror<RayCluster>,
+    /// The JobSet with the job's name.
+    pub(crate) job_set: Option<&'a JobSet>,
+    pub(crate) runtimes: &'a RuntimeCache,
     pub(crate) replica_sets: Vec<&'a ReplicaSet>,
     pub(crate) revisions: Vec<&'a ControllerRevision>,
     /// The claims of all namespaces.
@@ -192,11 +198,14 @@ impl<W: Workload> Runner<W> {
         let seen = CachedJob {
             job: job.as_ref(),
             pods: with_orphans(&self.caches.pods, &uid, &key),
+            labelled_pods: self.caches.labelled_pods.of(&key),
             services: self.caches.services.of(&uid),
             config_maps: self.caches.config_maps.of(&uid),
             pod_group: self.caches.groups.get(&key).map(Arc::as_ref),
             jobs: self.caches.owned_jobs.of(&uid),
             ray_clusters: &self.caches.ray_clusters,
+            job_set: self.caches.job_sets.get(&key).map(Arc::as_ref),
+            runtimes: &self.caches.runtimes,
             replica_sets: with_orphans(&self.caches.replica_sets, &uid, &key),
             revisions: with_orphans(&self.caches.revisions, &uid, &key),
             claims: &self.caches.claims,

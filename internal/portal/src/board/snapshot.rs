@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use resources::jobset;
 use resources::names;
 use resources::training;
 use resources::volcano;
@@ -33,7 +34,8 @@ pub struct Snapshot {
 fn job_of(pod: &PodRow) -> Option<JobKey> {
     let namespace = pod.metadata.namespace.clone()?;
     let others = other_kinds::ALL.into_iter().map(|kind| kind.label);
-    let mut labels = [names::JOB_NAME, names::BATCH_JOB_NAME]
+    // The pods of a JobSet's Jobs are shown with the JobSet.
+    let mut labels = [names::JOB_NAME, jobset::NAME, names::BATCH_JOB_NAME]
         .into_iter()
         .chain(others);
     let label = labels.find(|label| !pod.label(label).is_empty())?;
@@ -45,6 +47,10 @@ type Place = (Option<training::ReplicaType>, String, u64, Option<String>);
 
 /// The place of a pod among its job's pods: its role's place in the order of ranks, then its index.
 fn place(pod: &PodRow) -> Place {
+    if let Some((job, index)) = jobset::place(pod.metadata.labels.as_ref()) {
+        let number = (u64::from(job) << 32) | u64::from(index);
+        return (None, String::new(), number, pod.metadata.name.clone());
+    }
     let role = pod.label(names::REPLICA_TYPE);
     let mut roles = training::ALL.iter().flat_map(|kind| kind.roles);
     let role = roles.find(|known| known.lower() == role).copied();
@@ -65,6 +71,19 @@ fn place(pod: &PodRow) -> Place {
     (role, group, index, pod.metadata.name.clone())
 }
 
+/// Of the pods that a JobSet had in one place, one after the other, keeps the newest.
+fn keep_newest(pods: &mut Vec<Arc<PodRow>>) {
+    let place = |pod: &PodRow| jobset::place(pod.metadata.labels.as_ref());
+    let created = |pod: &PodRow| pod.metadata.creation_timestamp.clone();
+    pods.dedup_by(|later, kept| {
+        let same = place(kept).is_some() && place(kept) == place(later);
+        if same && created(later) > created(kept) {
+            std::mem::swap(later, kept);
+        }
+        same
+    });
+}
+
 impl Snapshot {
     fn of(board: &Board, version: u64, before: &Snapshot) -> Snapshot {
         let mut pods: HashMap<JobKey, Vec<Arc<PodRow>>> = HashMap::new();
@@ -77,6 +96,7 @@ impl Snapshot {
         }
         for pods in pods.values_mut() {
             pods.sort_by_cached_key(|pod| place(pod));
+            keep_newest(pods);
         }
         let trained = board.training_jobs.iter().flat_map(|(kind, jobs)| {
             let jobs = jobs.state().into_iter();
@@ -87,12 +107,15 @@ impl Snapshot {
         });
         let other = board.other_jobs.iter().flat_map(|(kind, jobs)| {
             let jobs = jobs.state().into_iter();
+            let jobs = jobs.filter(|job| !other_kinds::is_part(&job.metadata));
             jobs.map(|job| {
                 let key = (job.metadata.namespace.clone(), job.metadata.name.clone());
                 (key, kind.label, Source::Other(kind, job))
             })
         });
-        let plain = board.plain_jobs.state().into_iter().map(|job| {
+        let plain = board.plain_jobs.state().into_iter();
+        let plain = plain.filter(|job| !other_kinds::is_part(&job.metadata));
+        let plain = plain.map(|job| {
             let key = (job.metadata.namespace.clone(), job.metadata.name.clone());
             (key, names::BATCH_JOB_NAME, Source::Plain(job))
         });

@@ -8,6 +8,7 @@ use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, Client};
 use resources::access::Caller;
 use resources::failure::{FailureAction, FailureRecord};
+use resources::names::GROUP_NAME;
 use resources::registry::{self, Kind};
 use resources::report::{PlacementReport, preemptable_words};
 use resources::training;
@@ -41,6 +42,13 @@ pub async fn explain(
     let pods: Api<Pod> = Api::namespaced(client, &namespace);
     let selector = format!("{}={name}", owner_label(kind));
     let pods = pods.list(&ListParams::default().labels(&selector)).await?;
+    // The Jobs of a JobSet wait with its gang.
+    let group = |pod: &Pod| pod.metadata.annotations.as_ref()?.get(GROUP_NAME).cloned();
+    if let Some(gang) = pods.iter().find_map(group)
+        && let Some(report) = waiting::report(&portal, &caller, &namespace, &gang, &gang).await
+    {
+        return Ok(Json(answer(&portal, &caller, &state, &report).await));
+    }
     // One of the pods may wait without a gang.
     let names = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
     for pod in names {
@@ -126,7 +134,7 @@ pub fn api_of(client: Client, namespace: &str, kind: &Kind) -> Api<DynamicObject
 pub fn unknown_job_kind(plural: &str) -> String {
     let known: Vec<&str> = training::ALL.iter().map(|kind| kind.plural).collect();
     format!(
-        "kind: Invalid value: {plural:?}: use {}, rayclusters, rayjobs, vcjobs (Volcano's) or jobs",
+        "kind: Invalid value: {plural:?}: use {}, rayclusters, rayjobs, trainjobs, jobsets, vcjobs (Volcano's) or jobs",
         known.join(", ")
     )
 }

@@ -8,10 +8,11 @@ use crate::access::Caller;
 use crate::json;
 use crate::names::USER;
 use crate::registry::Kind;
+use crate::trainer;
 use crate::training::MPI_JOB;
 
 /// The kinds that carry the user; the objects that controllers create from them inherit it.
-pub const OWNED: [&str; 16] = [
+pub const OWNED: [&str; 18] = [
     "Pod",
     "PodGroup",
     "PyTorchJob",
@@ -22,6 +23,8 @@ pub const OWNED: [&str; 16] = [
     "RayCluster",
     "RayJob",
     "MPIJob",
+    "JobSet",
+    "TrainJob",
     "Job",
     "CronJob",
     "Deployment",
@@ -175,6 +178,9 @@ const IN_RAY_JOBS: [&str; 7] = [
     "clusterSelector",
 ];
 
+/// The fields of a TrainJob that become a part of its pods.
+const IN_TRAIN_JOBS: [&str; 4] = ["runtimeRef", "trainer", "initializer", "runtimePatches"];
+
 /// The containers that an object runs, by field, in order.
 fn work<'a>(kind: &Kind, object: &'a Value) -> Vec<(String, &'a Value)> {
     let of_template = |(path, template): (String, &'a Value)| (path, json::at(template, &["spec"]));
@@ -185,6 +191,10 @@ fn work<'a>(kind: &Kind, object: &'a Value) -> Vec<(String, &'a Value)> {
     if (kind.group, kind.kind) == ("", "Pod") {
         let list = |name: &str| (name.to_owned(), json::at(object, &["spec", name]));
         all.extend(["containers", "initContainers"].map(list));
+    }
+    if kind.group == trainer::GROUP && kind.kind == trainer::KIND {
+        let field = |name: &&str| ((*name).to_owned(), json::at(object, &["spec", *name]));
+        all.extend(IN_TRAIN_JOBS.iter().map(field));
     }
     if (kind.group, kind.kind) == ("ray.io", "RayJob") {
         let field = |name: &&str| ((*name).to_owned(), json::at(object, &["spec", *name]));

@@ -50,6 +50,8 @@ fn is_labelled(kind: &Kind) -> bool {
             )
             | ("batch", "Job" | "CronJob")
             | ("ray.io", "RayCluster" | "RayJob")
+            | ("jobset.x-k8s.io", "JobSet")
+            | ("trainer.kubeflow.org", "TrainJob")
     ) || kind.training().is_some()
 }
 

@@ -103,6 +103,13 @@ const OF_RAY_CLUSTERS: &[ReservedKeyRule] = &[
     annotation(names::RENDEZVOUS_PORT, AllowedWriter::System),
     annotation(names::RAY_REPLICAS, AllowedWriter::System),
 ];
+/// The record of the JobSet controller on its JobSets.
+const OF_JOB_SETS: &[ReservedKeyRule] = &[annotation(names::FAILURE, AllowedWriter::System)];
+/// Records of the TrainJob controller on its jobs.
+const OF_TRAIN_JOBS: &[ReservedKeyRule] = &[
+    annotation(names::RENDEZVOUS_PORT, AllowedWriter::System),
+    annotation(names::FAILURE, AllowedWriter::System),
+];
 /// Records of the Job controller on its jobs.
 const OF_JOBS: &[ReservedKeyRule] = &[
     annotation(names::ATTEMPTS, AllowedWriter::System),
@@ -134,6 +141,8 @@ fn rules(kind: &Kind) -> &'static [ReservedKeyRule] {
         ("", "Namespace") => OF_NAMESPACES,
         ("batch", "Job") => OF_JOBS,
         ("ray.io", "RayCluster") => OF_RAY_CLUSTERS,
+        ("jobset.x-k8s.io", "JobSet") => OF_JOB_SETS,
+        ("trainer.kubeflow.org", "TrainJob") => OF_TRAIN_JOBS,
         _ if kind.is_volcano_job() => OF_VOLCANO_JOBS,
         _ if kind.training().is_some() => OF_TRAINING_JOBS,
         _ => &[],

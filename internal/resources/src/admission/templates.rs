@@ -17,7 +17,7 @@ enum TemplateStep {
 use TemplateStep::{Each, Member};
 
 /// Group, kind, and the path from the object's root to a template.
-const TEMPLATES: [(&str, &str, &[TemplateStep]); 13] = [
+const TEMPLATES: [(&str, &str, &[TemplateStep]); 16] = [
     ("apps", "DaemonSet", &[Member("spec"), Member("template")]),
     ("apps", "Deployment", &[Member("spec"), Member("template")]),
     ("apps", "ReplicaSet", &[Member("spec"), Member("template")]),
@@ -78,6 +78,49 @@ const TEMPLATES: [(&str, &str, &[TemplateStep]); 13] = [
         "ray.io",
         "RayJob",
         &[Member("spec"), Member("submitterPodTemplate")],
+    ),
+    (
+        "jobset.x-k8s.io",
+        "JobSet",
+        &[
+            Member("spec"),
+            Member("replicatedJobs"),
+            Each,
+            Member("template"),
+            Member("spec"),
+            Member("template"),
+        ],
+    ),
+    (
+        "trainer.kubeflow.org",
+        "TrainingRuntime",
+        &[
+            Member("spec"),
+            Member("template"),
+            Member("spec"),
+            Member("replicatedJobs"),
+            Each,
+            Member("template"),
+            Member("spec"),
+            Member("template"),
+        ],
+    ),
+    (
+        "trainer.kubeflow.org",
+        "TrainJob",
+        &[
+            Member("spec"),
+            Member("runtimePatches"),
+            Each,
+            Member("trainingRuntimeSpec"),
+            Member("template"),
+            Member("spec"),
+            Member("replicatedJobs"),
+            Each,
+            Member("template"),
+            Member("spec"),
+            Member("template"),
+        ],
     ),
     (
         "serving.knative.dev",
@@ -196,6 +239,24 @@ mod tests {
                 vec![
                     "spec.headGroupSpec.template",
                     "spec.workerGroupSpecs[0].template",
+                ],
+            ),
+            (
+                ("jobset.x-k8s.io", "v1alpha2", "JobSet"),
+                json!({"spec": {"replicatedJobs": [{"template": {"spec": {"template": {}}}}, {"name": "b"}]}}),
+                vec!["spec.replicatedJobs[0].template.spec.template"],
+            ),
+            (
+                ("trainer.kubeflow.org", "v1alpha1", "TrainingRuntime"),
+                json!({"spec": {"template": {"spec": {"replicatedJobs": [{"template": {"spec": {"template": {}}}}]}}}}),
+                vec!["spec.template.spec.replicatedJobs[0].template.spec.template"],
+            ),
+            (
+                ("trainer.kubeflow.org", "v1alpha1", "TrainJob"),
+                json!({"spec": {"runtimePatches": [{"trainingRuntimeSpec": {"template": {"spec": {
+                    "replicatedJobs": [{"template": {"spec": {"template": {}}}}]}}}}]}}),
+                vec![
+                    "spec.runtimePatches[0].trainingRuntimeSpec.template.spec.replicatedJobs[0].template.spec.template",
                 ],
             ),
             (

@@ -1,9 +1,10 @@
 //! The custom kinds: the training kinds as in Kubeflow's training operator 1.9, Queue and PodGroup as in Volcano 1.16, field by
-//! field, so that users' manifests keep their meaning; RayCluster and RayJob as in KubeRay 1.7; and the kinds that Muster stores but
+//! field, so that users' manifests keep their meaning; RayCluster and RayJob as in KubeRay 1.7; JobSet, and Kubeflow Trainer's kinds as in 2.3; and the kinds that Muster stores but
 //! does not run yet: Volcano's Job, ScaledObject, Knative's Service. The CRDs in `api/crds` are generated from these types.
 //! Types only; names, columns, defaulting and validation are in [`crate::registry`].
 
 mod jaxjob;
+mod jobset;
 mod knativeservice;
 mod mpijob;
 mod paddlejob;
@@ -16,6 +17,8 @@ mod scaledobject;
 mod schemas;
 mod tfjob;
 mod training;
+mod trainingruntime;
+mod trainjob;
 mod volcanocommand;
 mod volcanojob;
 mod xgboostjob;
@@ -23,6 +26,11 @@ mod xgboostjob;
 pub use knativeservice::{KnativeService, KnativeServiceSpec, KnativeServiceStatus};
 
 pub use jaxjob::{JAXJob, JAXJobSpec};
+pub use jobset::{
+    JobSet, JobSetCoordinator, JobSetFailurePolicy, JobSetFailureRule, JobSetNetwork, JobSetSpec,
+    JobSetStartupPolicy, JobSetStatus, JobSetSuccessPolicy, ReplicatedJob, ReplicatedJobDependency,
+    ReplicatedJobStatus,
+};
 pub use mpijob::{LauncherCreationPolicy, MPIJob, MPIJobSpec, MpiImplementation};
 pub use paddlejob::{PaddleElasticPolicy, PaddleJob, PaddleJobSpec};
 pub use podgroup::{
@@ -49,6 +57,14 @@ pub use tfjob::{SuccessPolicy, TFJob, TFJobSpec};
 pub use training::{
     CleanPodPolicy, JobCondition, JobConditionType, ReplicaSpec, ReplicaStatus, RestartPolicy,
     RunPolicy, SchedulingPolicy, TrainingJobStatus,
+};
+pub use trainingruntime::{
+    ClusterTrainingRuntime, ClusterTrainingRuntimeSpec, JobSetTemplate, MlPolicy, TrainingRuntime,
+    TrainingRuntimeSpec,
+};
+pub use trainjob::{
+    Initializer, InitializerSource, RuntimePatch, RuntimeRef, TrainJob, TrainJobJobStatus,
+    TrainJobSpec, TrainJobStatus, Trainer,
 };
 pub use volcanocommand::VolcanoCommand;
 pub use volcanojob::{

@@ -34,7 +34,7 @@ const RESERVED: [(&str, &str); 4] = [
     ("coordination.k8s.io", "leases"),
 ];
 /// The kinds that a member creates and changes.
-const MEMBERS_OWN: [(&str, &str); 26] = [
+const MEMBERS_OWN: [(&str, &str); 29] = [
     ("", "pods"),
     ("", "configmaps"),
     ("", "secrets"),
@@ -50,6 +50,7 @@ const MEMBERS_OWN: [(&str, &str); 26] = [
     ("batch", "jobs"),
     ("batch.volcano.sh", "jobs"),
     ("bus.volcano.sh", "commands"),
+    ("jobset.x-k8s.io", "jobsets"),
     ("keda.sh", "scaledobjects"),
     ("kubeflow.org", "jaxjobs"),
     ("kubeflow.org", "mpijobs"),
@@ -61,6 +62,8 @@ const MEMBERS_OWN: [(&str, &str); 26] = [
     ("ray.io", "rayjobs"),
     ("scheduling.volcano.sh", "podgroups"),
     ("serving.knative.dev", "services"),
+    ("trainer.kubeflow.org", "trainingruntimes"),
+    ("trainer.kubeflow.org", "trainjobs"),
 ];
 /// The paths of discovery.
 const DISCOVERY: [&str; 11] = [

@@ -262,7 +262,8 @@ fn check_selector(job: &Value, spec: &Value, path: &Path<'_>, errors: &mut Vec<F
     }
 }
 
-fn check_mode(job: &Value, spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+/// Checks the fields that depend on the completion mode of a Job's spec.
+pub(super) fn check_mode(job: &Value, spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     meta::one_of(
         spec,
         "completionMode",

@@ -19,6 +19,7 @@ mod endpointslice;
 mod event;
 mod horizontalpodautoscaler;
 mod job;
+mod jobset;
 mod knativeservice;
 mod lease;
 mod limitrange;
@@ -42,6 +43,8 @@ mod secret;
 mod service;
 mod serviceaccount;
 mod training;
+mod trainingruntime;
+mod trainjob;
 mod volcanocommand;
 mod volcanojob;
 
@@ -115,7 +118,7 @@ pub struct ScalePaths {
 pub type SelectableField = (&'static str, fn(&Value) -> String);
 
 /// Every kind, in the order of discovery.
-static ALL: [Kind; 43] = [
+static ALL: [Kind; 47] = [
     configmap::KIND,
     endpoints::KIND,
     event::KIND,
@@ -157,6 +160,10 @@ static ALL: [Kind; 43] = [
     volcanocommand::KIND,
     raycluster::KIND,
     rayjob::KIND,
+    jobset::KIND,
+    trainingruntime::CLUSTER,
+    trainingruntime::NAMESPACED,
+    trainjob::KIND,
     scaledobject::KIND,
     knativeservice::KIND,
 ];

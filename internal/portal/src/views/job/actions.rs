@@ -143,7 +143,8 @@ fn ended(status: &Value) -> bool {
     let mut all = conditions.into_iter().flatten();
     all.any(|condition| {
         let kind = condition["type"].as_str().unwrap_or("");
-        condition["status"] == "True" && ["Succeeded", "Complete", "Failed"].contains(&kind)
+        condition["status"] == "True"
+            && ["Succeeded", "Complete", "Completed", "Failed"].contains(&kind)
     })
 }
 

@@ -41,6 +41,14 @@ fn places(kind: &Kind) -> &'static [TemplatePath] {
             ),
             TemplatePath::At(&["spec", "submitterPodTemplate"]),
         ],
+        ("jobset.x-k8s.io", "JobSet") => &[TemplatePath::Each(
+            &["spec", "replicatedJobs"],
+            &["template", "spec", "template"],
+        )],
+        ("trainer.kubeflow.org", "TrainingRuntime") => &[TemplatePath::Each(
+            &["spec", "template", "spec", "replicatedJobs"],
+            &["template", "spec", "template"],
+        )],
         ("serving.knative.dev", "Service") => &[TemplatePath::At(&["spec", "template"])],
         _ => &[],
     }
@@ -119,6 +127,13 @@ mod tests {
                 1,
             ),
             (
+                "jobset.x-k8s.io",
+                "v1alpha2",
+                "JobSet",
+                json!({"replicatedJobs": [{"template": {"spec": {"template": t("a")}}}, {"name": "none"}]}),
+                1,
+            ),
+            (
                 "ray.io",
                 "v1",
                 "RayCluster",
@@ -161,8 +176,12 @@ mod tests {
         let text = |kind: &Kind| {
             // A template that no kind accepts is refused with its path by each kind that checks one.
             let bad = json!({"spec": {"containers": [{"name": "A b"}], "restartPolicy": "x"}});
+            let jobs = json!([{"name": "j", "template": {"spec": {"template": bad}}}]);
+            // A runtime's template is a JobSet.
+            let mut template = bad.clone();
+            template["spec"]["replicatedJobs"] = jobs.clone();
             let mut spec = json!({
-                "template": bad, "jobTemplate": {"spec": {"template": bad}}, "schedule": "* * * * *",
+                "template": template, "replicatedJobs": jobs, "jobTemplate": {"spec": {"template": bad}}, "schedule": "* * * * *",
                 "tasks": [{"name": "t", "template": bad}],
                 "headGroupSpec": {"template": bad}, "workerGroupSpecs": [{"template": bad}],
                 "rayClusterSpec": {"headGroupSpec": {"template": bad}},
@@ -177,7 +196,8 @@ mod tests {
                 .collect::<Vec<_>>()
                 .join("\n")
         };
-        for kind in registry::all() {
+        // A standard is a namespace's: pods made from a template of no namespace are checked in theirs.
+        for kind in registry::all().iter().filter(|kind| kind.namespaced) {
             let checks_templates = text(kind).contains("template.spec");
             assert_eq!(known(kind), checks_templates, "{kind:?}");
         }

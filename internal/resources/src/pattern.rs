@@ -1,0 +1,40 @@
+//! Regular expressions that users write, in RE2's syntax. Matching takes linear time, and compiling is bounded.
+
+use regex::{Regex, RegexBuilder};
+
+/// The most memory of a compiled expression, in bytes.
+const SIZE_MAX: usize = 256 * 1024;
+/// The deepest nesting of groups.
+const NEST_MAX: u32 = 32;
+
+/// Compiles an expression.
+///
+/// # Errors
+/// Why the text is no expression, or that it needs too much memory, in one line.
+pub fn compile(pattern: &str) -> Result<Regex, String> {
+    let mut builder = RegexBuilder::new(pattern);
+    let built = builder.size_limit(SIZE_MAX).nest_limit(NEST_MAX).build();
+    built.map_err(|error| {
+        let text = error.to_string();
+        let line = text.lines().next_back().unwrap_or_default();
+        line.trim_start_matches("error: ").to_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expression_is_compiled_within_bounds_or_refused_in_one_line() {
+        assert!(
+            compile("exit code (1|2)")
+                .unwrap()
+                .is_match("with exit code 2.")
+        );
+        for wrong in ["(", "a{1000}{1000}", &"(".repeat(200)] {
+            let error = compile(wrong).unwrap_err();
+            assert!(!error.is_empty() && !error.contains('\n'), "{error}");
+        }
+    }
+}
