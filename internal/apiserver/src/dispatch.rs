@@ -17,14 +17,15 @@ use crate::call::{AuditNotes, Call};
 use crate::client::InProcess;
 use crate::path::{RequestTarget, ResourcePath};
 use crate::prepare::ObjectPart;
+use crate::proxy::PROXY;
 use crate::request::Params;
 use crate::server::ApiServer;
 use crate::status::Failure;
 use crate::work_threads::{By, weight};
 use crate::{
     audit, binding, create, delete, delete_collection, discovery, eviction, exec, impersonation,
-    list, logs, namespace, negotiate, patch, path, read, request, review, scale, service_account,
-    update, versions, watch,
+    list, logs, namespace, negotiate, patch, path, proxy, read, request, review, scale,
+    service_account, update, versions, watch,
 };
 
 type DispatchResult = Result<Response<Body>, Failure>;
@@ -186,9 +187,11 @@ async fn on_resource(
         },
         params.get("fieldSelector").unwrap_or_default(),
     )?;
-    // Logs are raw bytes in any format: their handler does not negotiate.
+    // Logs and a pod's own answers are bytes in any format: their handlers do not negotiate.
+    let proxied = subresource.as_deref() == Some(PROXY) && kind.extra_subresources.contains(&PROXY);
     let form = match subresource.as_deref() {
         Some("log" | "exec" | "attach" | "portforward") => negotiate::PLAIN,
+        _ if proxied => negotiate::PLAIN,
         _ => negotiate::objects(&parts.headers)?,
     };
     let call = Call {
@@ -198,7 +201,8 @@ async fn on_resource(
         kind,
         namespace,
         name,
-        dry_run: params.dry_run()?,
+        // A program in a pod gives its own parameters their meaning.
+        dry_run: !proxied && params.dry_run()?,
         params,
         headers: parts.headers.clone(),
         form,
@@ -207,7 +211,9 @@ async fn on_resource(
         upgrade: parts.extensions.get::<OnUpgrade>().cloned(),
     };
     let notes = call.audit.clone();
-    let answer = if verb.reads() {
+    let answer = if proxied {
+        proxy::subresource(&call, parts, body).await
+    } else if verb.reads() {
         carried_out(call, subresource, verb, Body::empty()).await
     } else {
         let bytes = request::read(body).await?;
@@ -217,6 +223,7 @@ async fn on_resource(
         server.0.large.carry_out(size, &by, work).await
     };
     let mut response = match answer {
+        Ok(response) if proxied => response,
         Ok(response) => versions::shown(kind, response),
         Err(failure) => failure.into_response(),
     };

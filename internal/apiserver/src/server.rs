@@ -22,6 +22,7 @@ use crate::exec::{ExecCounts, ExecOpener, IDLE};
 use crate::impersonation::Users;
 use crate::limits::{SMALL_REQUEST_BYTES, WATCH_RECHECK};
 use crate::logs::LogOpener;
+use crate::proxy::{ProxyLimits, ProxyPlaces};
 use crate::request::BodyFormat;
 use crate::watch_places::WatchPlaces;
 use crate::work_threads::{By, RequestTurns, weight};
@@ -40,6 +41,8 @@ pub struct ApiConfig {
     pub watch_recheck: Duration,
     /// How long a client of a running container may have no input and output.
     pub stream_idle: Duration,
+    /// How long pods may be silent that are asked by HTTP.
+    pub proxy: ProxyLimits,
     /// The pod security configuration.
     pub pod_security: PodSecurity,
     /// The certificate of the server's authority, as PEM. With it every namespace has it as the ConfigMap
@@ -59,6 +62,7 @@ impl Default for ApiConfig {
             watch_timeout: Duration::from_secs(45 * 60),
             watch_recheck: WATCH_RECHECK,
             stream_idle: IDLE,
+            proxy: ProxyLimits::default(),
             pod_security: PodSecurity::default(),
             root_ca: None,
             service_range: None,
@@ -86,6 +90,8 @@ pub(crate) struct Inner {
     pub(crate) exec_opener: RwLock<Option<ExecOpener>>,
     /// How many commands in containers each user runs.
     pub(crate) execs: ExecCounts,
+    /// The connections of proxied requests.
+    pub(crate) proxied: ProxyPlaces,
     /// The open watches.
     pub(crate) watches: WatchPlaces,
     pub(crate) auditor: RwLock<Option<Auditor>>,
@@ -155,6 +161,7 @@ impl ApiServer {
             logs: RwLock::new(None),
             exec_opener: RwLock::new(None),
             execs: ExecCounts::default(),
+            proxied: ProxyPlaces::default(),
             watches: WatchPlaces::default(),
             auditor: RwLock::new(None),
             large: RequestTurns::default(),

@@ -23,6 +23,7 @@ mod metrics;
 mod mirror;
 mod notify;
 mod plain_http;
+mod pod_pages;
 mod pod_security;
 mod process;
 mod ready;

@@ -20,6 +20,7 @@ mod matrix;
 mod nodes;
 mod patching;
 mod pod_security;
+mod proxied;
 mod quotas;
 mod reserved;
 mod scaling;

@@ -38,7 +38,7 @@ const ADMIN: Least = Least::Role(UserRole::Admin);
 /// (`plural.group/subresource`).
 type Row = (&'static str, Least, Least, Least);
 
-const ROWS: [Row; 90] = [
+const ROWS: [Row; 92] = [
     ("bindings", ADMIN, ADMIN, ADMIN),
     ("configmaps", VIEWER, MEMBER, MEMBER),
     ("endpoints", VIEWER, LEAD, LEAD),
@@ -59,6 +59,7 @@ const ROWS: [Row; 90] = [
     ("pods/exec", MEMBER, MEMBER, ADMIN),
     ("pods/log", VIEWER, ADMIN, ADMIN),
     ("pods/portforward", MEMBER, MEMBER, ADMIN),
+    ("pods/proxy", MEMBER, MEMBER, MEMBER),
     ("pods/status", VIEWER, ADMIN, ADMIN),
     ("resourcequotas", VIEWER, ADMIN, ADMIN),
     ("resourcequotas/status", VIEWER, ADMIN, ADMIN),
@@ -66,6 +67,7 @@ const ROWS: [Row; 90] = [
     ("serviceaccounts", VIEWER, LEAD, LEAD),
     ("serviceaccounts/token", ADMIN, LEAD, ADMIN),
     ("services", VIEWER, MEMBER, MEMBER),
+    ("services/proxy", MEMBER, MEMBER, MEMBER),
     ("services/status", VIEWER, ADMIN, ADMIN),
     ("controllerrevisions.apps", VIEWER, ADMIN, ADMIN),
     ("daemonsets.apps", VIEWER, MEMBER, MEMBER),
