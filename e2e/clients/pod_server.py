@@ -122,9 +122,9 @@ async function read(url, options) {
   const answer = await fetch(url, {credentials: 'include', ...options});
   return answer.status + ' ' + (await answer.text()).slice(0, 60);
 }
-function socket(url) {
+function socket(url, ...protocols) {
   return new Promise((done) => {
-    const socket = new WebSocket(url);
+    const socket = new WebSocket(url, protocols);
     socket.onopen = () => done('open'); socket.onerror = () => done('refused');
   });
 }
@@ -143,13 +143,14 @@ function frame(url) {
   await attempt('write', () => read(muster + '/ui/jobs', {method: 'POST', body: 'action=cancel',
     headers: {'Content-Type': 'application/x-www-form-urlencoded'}}));
   await attempt('exec', () => socket(muster.replace('http', 'ws') +
-    '/api/v1/namespaces/default/pods/other/exec?command=id&stdout=true'));
+    '/api/v1/namespaces/default/pods/other/exec?command=id&stdout=true', 'v4.channel.k8s.io'));
   await attempt('page', () => frame(muster + '/ui/'));
   await attempt('other', () => read(other + '/headers'));
   await attempt('otherSocket', () => socket(other.replace('http', 'ws') + '/ws'));
   await attempt('otherFrame', () => frame(other + '/'));
-  document.cookie = 'muster_session=tossed; Domain=localhost; path=/';
-  document.cookie = 'muster_session=tossed; path=/';
+  for (const name of ['muster_session', '__Host-muster_session', 'muster_proxy', '__Host-muster_proxy'])
+    for (const more of ['', '; Secure', '; Domain=' + query.get('domain')])
+      document.cookie = name + '=tossed; path=/' + more;
   await attempt('tossed', async () => document.cookie);
   document.getElementById('out').innerText = JSON.stringify(out);
 })();

@@ -80,7 +80,7 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 90] = [
+const PORTAL: [Row; 91] = [
     ("GET", "/metrics", "", "", Who::Admins, 403),
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
@@ -177,6 +177,7 @@ const PORTAL: [Row; 90] = [
     // It says which domain pages of pods have.
     ("GET", "/proxy", "", "", Who::All, 403),
     ("GET", "/proxy/{namespace}/{kind}/{name}/{port}", "/proxy/a/pods/none/80", "", Who::Workers, 403),
+    ("GET", "/proxy/{namespace}/{kind}/{name}/{port}/", "/proxy/a/pods/none/80/", "", Who::Workers, 403),
     ("GET", "/proxy/{namespace}/{kind}/{name}/{port}/{*path}", "/proxy/a/services/none/80/x", "", Who::Workers, 403),
     ("GET", "/ui/{*path}", "/ui/none", "", Who::Authenticated, 403),
 ];

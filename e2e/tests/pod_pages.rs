@@ -180,9 +180,9 @@ fn kubectl_reaches_ports_of_pods_and_services_as_kubernetes_names_them() {
         "services/front:ui".to_owned(),
         "services/front".to_owned(),
     ] {
-        let out = raw(&format!("{object}/proxy/headers?q=%2F&r")).ok();
+        let out = raw(&format!("{object}/proxy/headers?q=%2F&r=1")).ok();
         let told: Value = serde_json::from_str(&out).unwrap();
-        assert_eq!(told["path"], "/headers?q=%2F&r", "{object}");
+        assert_eq!(told["path"], "/headers?q=%2F&r=1", "{object}");
         let names: Vec<&str> = (told["headers"].as_array().unwrap().iter())
             .map(|pair| pair[0].as_str().unwrap())
             .collect();
@@ -691,19 +691,40 @@ fn muster_open_prints_the_address_or_leads_a_local_port_there() {
     child.wait().unwrap();
 }
 
-#[test]
-fn in_a_browser_pages_of_pods_work_and_hostile_ones_get_nothing() {
-    let platform = Platform::up(&[]);
-    let port = started(&platform, "web");
-    let other = started(&platform, "other");
+/// Walks through the pages in a browser. `url` is Muster's address, and `site` what all hosts share.
+fn walk(platform: &Platform, url: &str, site: &str, others: &[&str]) {
+    let port = started(platform, "web").to_string();
+    let other = started(platform, "other").to_string();
     let path = repository().join("e2e/clients/pod_pages.py");
-    let (path, port, other) = (
-        path.display().to_string(),
-        port.to_string(),
-        other.to_string(),
-    );
-    let url = format!("http://{}/", platform.listen);
-    let words = [path.as_str(), &url, &platform.password(), &port, &other];
-    let out = run(&mut platform.command(&python(), &words)).ok();
+    let (path, password) = (path.display().to_string(), platform.password());
+    let words = [path.as_str(), url, &password, &port, &other, site];
+    let out = run(&mut platform.command(&python(), &[&words[..], others].concat())).ok();
     assert!(out.contains("pod pages done"), "{out}");
+}
+
+#[test]
+fn in_a_browser_on_the_servers_machine_pages_work_and_hostile_ones_get_nothing() {
+    let platform = Platform::up(&[]);
+    let port = platform.listen.rsplit(':').next().unwrap();
+    let local = format!("http://localhost:{port}");
+    walk(
+        &platform,
+        &format!("http://{}", platform.listen),
+        "localhost",
+        &[&local],
+    );
+}
+
+#[test]
+fn in_a_browser_elsewhere_pages_of_one_site_with_muster_get_nothing() {
+    let words = [
+        "--advertise",
+        "muster.site.example",
+        "--proxy-domain",
+        "pods.site.example",
+    ];
+    let platform = Platform::up(&words);
+    let port = platform.listen.rsplit(':').next().unwrap();
+    let url = format!("https://muster.site.example:{port}");
+    walk(&platform, &url, "site.example", &[]);
 }

@@ -67,16 +67,7 @@ pub async fn information(State(proxy): State<WebProxy>, request: Request<Body>) 
     axum::Json(json!({"domain": domain})).into_response()
 }
 
-/// Answers `GET /proxy/NAMESPACE/KIND/NAME/PORT`.
-pub async fn open_top(
-    State(proxy): State<WebProxy>,
-    Path(address): Path<Address>,
-    request: Request<Body>,
-) -> Response {
-    opened(&proxy, address.port(), request).await
-}
-
-/// Answers `GET /proxy/NAMESPACE/KIND/NAME/PORT/PATH`.
+/// Answers `GET /proxy/NAMESPACE/KIND/NAME/PORT`, also with a path below it.
 pub async fn open(
     State(proxy): State<WebProxy>,
     Path(address): Path<Address>,

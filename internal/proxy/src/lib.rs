@@ -32,9 +32,10 @@ pub use host::{DomainError, ProxyDomain};
 use openings::Openings;
 
 /// The paths of the routes at Muster's own address, which answer GET.
-pub const PATHS: [&str; 3] = [
+pub const PATHS: [&str; 4] = [
     "/proxy",
     "/proxy/{namespace}/{kind}/{name}/{port}",
+    "/proxy/{namespace}/{kind}/{name}/{port}/",
     "/proxy/{namespace}/{kind}/{name}/{port}/{*path}",
 ];
 
@@ -82,10 +83,11 @@ impl WebProxy {
 
     /// The routes at Muster's own address.
     pub fn routes(&self) -> Router {
-        let [information, top, below] = PATHS;
+        let [information, top, with_slash, below] = PATHS;
         Router::new()
             .route(information, get(entry::information))
-            .route(top, get(entry::open_top))
+            .route(top, get(entry::open))
+            .route(with_slash, get(entry::open))
             .route(below, get(entry::open))
             .with_state(self.clone())
     }

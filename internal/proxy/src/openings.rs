@@ -13,8 +13,10 @@ use sha2::{Digest, Sha256};
 pub const TICKET_LIFE: Duration = Duration::from_secs(60);
 /// How long an opening lasts, if the sign-in behind it lasts so long.
 pub const OPENING_LIFE: Duration = Duration::from_secs(43_200);
+/// The most tickets of one user; a further one ends the user's oldest.
+const TICKETS_PER_USER_MAX: usize = 16;
 /// The most tickets; a further one ends the oldest.
-const TICKETS_MAX: usize = 1024;
+const TICKETS_MAX: usize = 4096;
 /// The most openings of one user; a further one ends the user's oldest.
 const PER_USER_MAX: usize = 64;
 /// The most openings; a further one ends the oldest.
@@ -81,14 +83,33 @@ fn remove_oldest(all: &mut BTreeMap<String, Kept>, of: impl Fn(&Kept) -> bool) {
     }
 }
 
+/// Makes room for one more of this user, of whom, and of all, there may be so many.
+fn make_room(
+    all: &mut BTreeMap<String, Kept>,
+    user: &str,
+    (of_user_max, all_max): (usize, usize),
+    now: Instant,
+) {
+    all.retain(|_, kept| kept.ends > now);
+    let of_user = |kept: &Kept| kept.opening.user == user;
+    if all.values().filter(|kept| of_user(kept)).count() >= of_user_max {
+        remove_oldest(all, of_user);
+    }
+    if all.len() >= all_max {
+        remove_oldest(all, |_| true);
+    }
+}
+
 impl Openings {
     /// A ticket for an opening: its secret.
     pub fn ticket(&mut self, opening: Opening, now: Instant) -> Result<String, NoRandomness> {
         let secret = draw()?;
-        self.tickets.retain(|_, kept| kept.ends > now);
-        if self.tickets.len() >= TICKETS_MAX {
-            remove_oldest(&mut self.tickets, |_| true);
-        }
+        make_room(
+            &mut self.tickets,
+            &opening.user,
+            (TICKETS_PER_USER_MAX, TICKETS_MAX),
+            now,
+        );
         let kept = self.kept(opening, now + TICKET_LIFE);
         self.tickets.insert(digest(&secret), kept);
         Ok(secret)
@@ -119,14 +140,7 @@ impl Openings {
         }
         let secret = draw()?;
         let opening = kept.opening;
-        self.open.retain(|_, kept| kept.ends > now);
-        let of_user = |kept: &Kept| kept.opening.user == opening.user;
-        if self.open.values().filter(|kept| of_user(kept)).count() >= PER_USER_MAX {
-            remove_oldest(&mut self.open, of_user);
-        }
-        if self.open.len() >= ALL_MAX {
-            remove_oldest(&mut self.open, |_| true);
-        }
+        make_room(&mut self.open, &opening.user, (PER_USER_MAX, ALL_MAX), now);
         let kept = self.kept(opening.clone(), now + OPENING_LIFE);
         self.open.insert(digest(&secret), kept);
         Ok(Some((secret, opening)))
@@ -194,12 +208,21 @@ mod tests {
     fn tickets_and_openings_are_bounded_and_the_oldest_goes() {
         let mut all = Openings::default();
         let now = Instant::now();
-        let first = all.ticket(opening("ann", "l"), now).unwrap();
-        for _ in 0..TICKETS_MAX {
+        let (first, bobs) = (
+            all.ticket(opening("ann", "l"), now).unwrap(),
+            all.ticket(opening("bob", "l"), now).unwrap(),
+        );
+        for _ in 0..TICKETS_PER_USER_MAX {
             all.ticket(opening("ann", "l"), now).unwrap();
         }
-        assert_eq!(all.tickets.len(), TICKETS_MAX);
+        assert_eq!(all.tickets.len(), TICKETS_PER_USER_MAX + 1);
         assert!(all.enter(&first, "l", now).unwrap().is_none());
+        assert!(all.enter(&bobs, "l", now).unwrap().is_some());
+        for user in 0..=TICKETS_MAX {
+            all.ticket(opening(&user.to_string(), "l"), now).unwrap();
+        }
+        assert_eq!(all.tickets.len(), TICKETS_MAX);
+        let mut all = Openings::default();
 
         let mut open = |user: &str| {
             let ticket = all.ticket(opening(user, "l"), now).unwrap();
