@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Extensions, HeaderMap, Method, Response, StatusCode, Uri, header};
+use http::{Method, Response, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use jiff::Timestamp;
@@ -26,9 +26,7 @@ use crate::decode;
 use crate::dispatch::Verb;
 use crate::path::{RequestTarget, ResourcePath};
 use crate::protobuf;
-use crate::proxy::{PROXY, WebPort};
 use crate::request::{self, BodyFormat, Params};
-use crate::server::ApiServer;
 use crate::status::Failure;
 
 /// The largest object that is recorded completely, in bytes; an annotation marks larger ones.
@@ -77,7 +75,7 @@ pub(crate) async fn begin(
         Params::parse(parts.uri.query()).is_ok_and(|params| params.switch("watch") == Some(true));
     let watching = watches && target.subresource.is_none();
     let verb = Verb::of(&parts.method, target.name.is_some(), watching).map_or("", Verb::word);
-    let caller = author(&parts.extensions);
+    let caller = author(parts);
     let level = auditor.policy.level(&audit::AuditedRequest {
         user: caller.map_or("", |caller| &caller.user),
         groups: caller.map_or(&[], |caller| &caller.groups),
@@ -107,17 +105,17 @@ pub(crate) async fn begin(
 }
 
 /// The authenticated user of an impersonated request.
-fn author(extensions: &Extensions) -> Option<&Caller> {
-    let impersonator = extensions.get::<Impersonator>();
+fn author(parts: &Parts) -> Option<&Caller> {
+    let impersonator = parts.extensions.get::<Impersonator>();
     impersonator
         .map(|one| &one.0)
-        .or_else(|| extensions.get::<Caller>())
+        .or_else(|| parts.extensions.get::<Caller>())
 }
 
 /// The impersonated user, if any.
-fn impersonated(extensions: &Extensions) -> Option<&Caller> {
-    extensions.get::<Impersonator>()?;
-    extensions.get::<Caller>()
+fn impersonated(parts: &Parts) -> Option<&Caller> {
+    parts.extensions.get::<Impersonator>()?;
+    parts.extensions.get::<Caller>()
 }
 
 /// Parses JSON or protobuf, which `kubectl create` sends, as an object; also returns true if it was omitted, for its size
@@ -204,12 +202,10 @@ impl AuditRecord {
             stage,
             request_uri: path.map_or("", |path| path.as_str()),
             verb: self.verb,
-            user: author(&parts.extensions)
-                .map(UserInfo::from)
-                .unwrap_or_default(),
-            impersonated_user: impersonated(&parts.extensions).map(UserInfo::from),
-            source: source(&parts.extensions),
-            user_agent: agent(&parts.headers),
+            user: author(parts).map(UserInfo::from).unwrap_or_default(),
+            impersonated_user: impersonated(parts).map(UserInfo::from),
+            source: source(parts),
+            user_agent: agent(parts),
             code,
             received: self.received,
             reached: Timestamp::now(),
@@ -252,75 +248,16 @@ impl AuditRecord {
     }
 }
 
-impl ApiServer {
-    /// Records that a user opened a port's page, or was refused: as the creation of `pods/proxy` or `services/proxy`.
-    /// What the page asks for afterwards is not recorded one by one.
-    pub async fn record_opening(
-        &self,
-        extensions: &Extensions,
-        headers: &HeaderMap,
-        uri: &Uri,
-        port: &WebPort,
-        code: StatusCode,
-    ) {
-        let Some(auditor) = self.0.auditor.read().clone() else {
-            return;
-        };
-        let received = Timestamp::now();
-        let caller = author(extensions);
-        let level = auditor.policy.level(&audit::AuditedRequest {
-            user: caller.map_or("", |caller| &caller.user),
-            groups: caller.map_or(&[], |caller| &caller.groups),
-            verb: Verb::Create.word(),
-            resource: Some(("", &port.kind)),
-            subresource: Some(PROXY),
-            namespace: Some(&port.namespace),
-            name: Some(&port.name),
-            path: uri.path(),
-        });
-        let refused = matches!(code.as_u16(), 401 | 403);
-        if level == AuditLevel::None && !refused {
-            return;
-        }
-        let facts = RequestFacts {
-            audit_id: uuid::Uuid::new_v4().to_string(),
-            level: AuditLevel::Metadata,
-            stage: AuditStage::ResponseComplete,
-            request_uri: uri.path_and_query().map_or("", |path| path.as_str()),
-            verb: Verb::Create.word(),
-            user: caller.map(UserInfo::from).unwrap_or_default(),
-            impersonated_user: impersonated(extensions).map(UserInfo::from),
-            source: source(extensions),
-            user_agent: agent(headers),
-            code: code.as_u16(),
-            received,
-            reached: Timestamp::now(),
-        };
-        let mut event = facts.event();
-        event.object_ref = Some(ObjectReference {
-            resource: shortened(&port.kind),
-            namespace: shortened(&port.namespace),
-            name: shortened(&port.name),
-            api_group: String::new(),
-            api_version: "v1".to_owned(),
-            subresource: PROXY.to_owned(),
-        });
-        if auditor.events.send(event).await.is_err() {
-            tracing::error!("the audit log's writer ended; a request was not recorded");
-        }
-    }
-}
-
-fn source(extensions: &Extensions) -> Option<String> {
-    if extensions.get::<InProcess>().is_some() {
+fn source(parts: &Parts) -> Option<String> {
+    if parts.extensions.get::<InProcess>().is_some() {
         return Some("in-process".to_owned());
     }
-    let peer = extensions.get::<ConnectInfo<SocketAddr>>();
+    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
     peer.map(|peer| peer.0.ip().to_canonical().to_string())
 }
 
-fn agent(headers: &HeaderMap) -> &str {
-    let agent = headers.get(header::USER_AGENT);
+fn agent(parts: &Parts) -> &str {
+    let agent = parts.headers.get(header::USER_AGENT);
     agent
         .and_then(|agent| agent.to_str().ok())
         .unwrap_or_default()

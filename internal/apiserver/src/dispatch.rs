@@ -16,16 +16,16 @@ use resources::registry::{self, Kind};
 use crate::call::{AuditNotes, Call};
 use crate::client::InProcess;
 use crate::path::{RequestTarget, ResourcePath};
+use crate::pod_proxy::{self, PROXY, ProxiedRequest};
 use crate::prepare::ObjectPart;
-use crate::proxy::PROXY;
 use crate::request::Params;
 use crate::server::ApiServer;
 use crate::status::Failure;
 use crate::work_threads::{By, weight};
 use crate::{
     audit, binding, create, delete, delete_collection, discovery, eviction, exec, impersonation,
-    list, logs, namespace, negotiate, patch, path, proxy, read, request, review, scale,
-    service_account, update, versions, watch,
+    list, logs, namespace, negotiate, patch, path, read, request, review, scale, service_account,
+    update, versions, watch,
 };
 
 type DispatchResult = Result<Response<Body>, Failure>;
@@ -212,7 +212,7 @@ async fn on_resource(
     };
     let notes = call.audit.clone();
     let answer = if proxied {
-        proxy::subresource(&call, parts, body).await
+        in_pod(&call, parts, body).await
     } else if verb.reads() {
         carried_out(call, subresource, verb, Body::empty()).await
     } else {
@@ -231,6 +231,26 @@ async fn on_resource(
         response.extensions_mut().insert(notes);
     }
     Ok(response)
+}
+
+/// A request to a program in a pod.
+async fn in_pod(call: &Call, parts: &Parts, body: Body) -> DispatchResult {
+    let proxy = call.server.0.pod_proxy.read().clone();
+    let proxy = proxy.ok_or_else(|| {
+        Failure::unavailable("this server reaches no programs in pods; use another server")
+    })?;
+    let below = pod_proxy::below(parts.uri.path()).ok_or_else(Failure::no_such_resource)?;
+    let request = ProxiedRequest {
+        parts: parts.clone(),
+        body,
+        kind: call.kind,
+        namespace: call.namespace.clone().unwrap_or_default(),
+        object: call.object_name().to_owned(),
+        below: below.to_owned(),
+        caller: call.caller.clone(),
+        credential: call.credential.clone(),
+    };
+    Ok(proxy(request).await)
 }
 
 /// The size of a write: its body, and the stored object.

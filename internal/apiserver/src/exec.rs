@@ -30,11 +30,9 @@ use serde_json::Value;
 use crate::call::Call;
 use crate::object;
 use crate::rewrite::absent;
-use crate::server::ApiServer;
 use crate::status::Failure;
 use crate::watch_rights::Rights;
 
-pub(crate) use carry::{idle, lost};
 pub(crate) use forward::portforward;
 
 /// The maximum number of commands, attached clients and clients that forward ports of one user at the same time.
@@ -240,12 +238,7 @@ fn entered(call: &Call, subresource: &'static str) -> Result<Value, Failure> {
 }
 
 fn opener(call: &Call) -> Result<ExecOpener, Failure> {
-    opener_of(&call.server)
-}
-
-/// What reaches the nodes.
-pub(crate) fn opener_of(server: &ApiServer) -> Result<ExecOpener, Failure> {
-    let opener = server.0.exec_opener.read().clone();
+    let opener = call.server.0.exec_opener.read().clone();
     opener.ok_or_else(|| {
         Failure::unavailable(
             "no agent that can run commands is connected; check that the node's agent runs",

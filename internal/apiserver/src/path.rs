@@ -77,7 +77,7 @@ fn below_version(group: &str, version: &str, rest: &[Cow<'_, str>]) -> RequestTa
         _ => (None, rest),
     };
     let (resource, name, subresource) = match rest {
-        // What follows is the path of a program in a pod; `below_proxy` returns it.
+        // What follows is the path of a program in a pod.
         [resource, name, sub, ..] if sub == "proxy" => {
             (resource, Some(name.to_string()), Some(sub.to_string()))
         }
@@ -98,17 +98,6 @@ fn below_version(group: &str, version: &str, rest: &[Cow<'_, str>]) -> RequestTa
         name,
         subresource,
     })
-}
-
-/// The part of a namespaced object's path after `/proxy`, as it was sent; empty if nothing follows, not even a slash.
-pub fn below_proxy(path: &str) -> Option<&str> {
-    // /api/VERSION/namespaces/NAMESPACE/RESOURCE/NAME/proxy
-    const SEGMENTS: usize = 7;
-    let trimmed = path.trim_start_matches('/');
-    match trimmed.match_indices('/').nth(SEGMENTS - 1) {
-        Some((at, _)) => Some(&trimmed[at..]),
-        None => (trimmed.split('/').count() == SEGMENTS).then_some(""),
-    }
 }
 
 /// Percent-decodes one segment; a malformed escape stays unchanged, and then matches nothing.
@@ -172,21 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn a_proxied_path_keeps_what_follows_as_it_was_sent() {
-        let path = "/api/v1/namespaces/a/services/web:80/proxy";
-        for (more, below) in [
-            ("", ""),
-            ("/", "/"),
-            ("/x%2Fy//z/", "/x%2Fy//z/"),
-            ("/namespaces/b", "/namespaces/b"),
-        ] {
-            let whole = format!("{path}{more}");
-            let found = resource(&whole);
-            assert_eq!(found.subresource.as_deref(), Some("proxy"), "{whole}");
-            assert_eq!(found.name.as_deref(), Some("web:80"), "{whole}");
-            assert_eq!(below_proxy(&whole), Some(below), "{whole}");
+    fn a_proxied_path_is_its_objects() {
+        for more in ["", "/", "/x%2Fy//z/", "/namespaces/b"] {
+            let found = resource(&format!("/api/v1/namespaces/a/services/web:80/proxy{more}"));
+            assert_eq!(found.subresource.as_deref(), Some("proxy"), "{more}");
+            assert_eq!(found.name.as_deref(), Some("web:80"), "{more}");
+            assert_eq!(found.namespace.as_deref(), Some("a"), "{more}");
         }
-        assert_eq!(below_proxy("/api/v1/pods"), None);
     }
 
     #[test]

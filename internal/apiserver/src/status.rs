@@ -84,6 +84,7 @@ impl Failure {
     }
 
     /// The HTTP status of this failure.
+    #[cfg(test)]
     pub fn code(&self) -> StatusCode {
         self.0.code
     }
@@ -305,16 +306,6 @@ impl Failure {
                 accepted.join(", ")
             ),
         )
-    }
-
-    /// 502: a pod's program broke the connection, or takes none.
-    pub fn bad_gateway(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_GATEWAY, "BadGateway", message)
-    }
-
-    /// 504: a pod's program did not answer in time.
-    pub fn gateway_timeout(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message)
     }
 
     /// 429: an eviction would violate a PodDisruptionBudget; the client may retry later.

@@ -14,7 +14,6 @@ use tokio::time::Instant;
 
 use crate::call::Call;
 use crate::dispatch::{Verb, within};
-use crate::proxy::PROXY;
 use crate::server::ApiServer;
 
 /// The authorisation of a request that lasts.
@@ -47,62 +46,25 @@ impl Rights {
     }
 
     fn to(call: &Call, verb: Verb, subresource: Option<&'static str>) -> Option<Rights> {
-        let rights = Rights::anew(
-            &call.server,
-            &call.caller,
-            call.credential.clone(),
-            (call.kind, subresource),
-            verb,
-        )?;
-        let selector = call.params.get("fieldSelector");
-        Some(Rights {
-            namespace: call.namespace.clone(),
-            name: call.name.clone(),
-            selector: selector.unwrap_or_default().to_owned(),
-            ..rights
-        })
-    }
-
-    /// The authorisation of a request that lasts to a port of this object, by namespace and name; none if it cannot end
-    /// before the process does.
-    pub(crate) fn to_proxy(
-        server: &ApiServer,
-        caller: &Caller,
-        credential: Option<Credential>,
-        kind: &'static Kind,
-        verb: Verb,
-        (namespace, name): (&str, &str),
-    ) -> Option<Rights> {
-        let rights = Rights::anew(server, caller, credential, (kind, Some(PROXY)), verb)?;
-        Some(Rights {
-            namespace: Some(namespace.to_owned()),
-            name: Some(name.to_owned()),
-            ..rights
-        })
-    }
-
-    fn anew(
-        server: &ApiServer,
-        caller: &Caller,
-        credential: Option<Credential>,
-        (kind, subresource): (&'static Kind, Option<&'static str>),
-        verb: Verb,
-    ) -> Option<Rights> {
-        if credential.is_none() && caller.is_unlimited() {
+        if call.credential.is_none() && call.caller.is_unlimited() {
             return None;
         }
-        let every = server.0.config.watch_recheck;
+        let every = call.server.0.config.watch_recheck;
         let every = every.max(Duration::from_millis(1));
         Some(Rights {
-            server: server.clone(),
-            credential,
+            server: call.server.clone(),
+            credential: call.credential.clone(),
             verb,
-            kind,
+            kind: call.kind,
             subresource,
-            namespace: None,
-            name: None,
-            selector: String::new(),
-            caller: caller.clone(),
+            namespace: call.namespace.clone(),
+            name: call.name.clone(),
+            selector: call
+                .params
+                .get("fieldSelector")
+                .unwrap_or_default()
+                .to_owned(),
+            caller: call.caller.clone(),
             // The first check decides anew: the right was checked before the objects were listed, and may be gone.
             policy: Arc::default(),
             every,

@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use apiserver::{WebPort, WebRefusal};
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -13,10 +12,14 @@ use resources::audit::Recorded;
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::answers::{document, escaped, redirect, text};
+use crate::audit::record;
+use crate::host::{self, ENTER};
+use crate::http::WebPort;
 use crate::openings::Opening;
-use crate::pages::{ENTER, document, escaped, redirect, text};
+use crate::refusal::WebRefusal;
 use crate::sender::{self, Sender};
-use crate::{Scheme, WebProxy, host};
+use crate::state::{Scheme, WebProxy};
 
 /// Characters of a query's value that need no escape.
 const VALUE: &AsciiSet = &NON_ALPHANUMERIC
@@ -46,17 +49,6 @@ impl Address {
             port: self.port,
         }
     }
-}
-
-/// The path of a port's entry.
-pub fn path_of(port: &WebPort) -> String {
-    let WebPort {
-        kind,
-        namespace,
-        name,
-        port,
-    } = port;
-    format!("/proxy/{namespace}/{kind}/{name}/{port}")
 }
 
 /// Answers `GET /proxy`: the domain of ports' hosts for this client, or null.
@@ -109,13 +101,13 @@ async fn opened(proxy: &WebProxy, port: WebPort, request: Request<Body>) -> Resp
         let asked = asked.map_or("/", |path| path.as_str());
         return redirect(&format!("/ui/sign-in?next={}", value(asked)));
     };
-    let found = proxy.0.api.find_web_port(&caller, &port);
+    let found = proxy.pods().find(&caller, &port);
     let found = match found {
         Ok(found) => found,
         Err(WebRefusal { status, message }) => {
             let mut answer = text(status, &message);
             if status == StatusCode::FORBIDDEN {
-                record(proxy, &request, &port, status).await;
+                record(proxy.pods().api(), &request, &port, status).await;
                 answer.extensions_mut().insert(Recorded);
             }
             return answer;
@@ -151,12 +143,12 @@ async fn opened(proxy: &WebProxy, port: WebPort, request: Request<Body>) -> Resp
         from: authority.to_string(),
         port: port.clone(),
     };
-    let ticket = proxy.0.openings.lock().ticket(opening, Instant::now());
+    let ticket = proxy.openings().lock().ticket(opening, Instant::now());
     let ticket = match ticket {
         Ok(ticket) => ticket,
         Err(error) => return text(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     };
-    record(proxy, &request, &port, StatusCode::SEE_OTHER).await;
+    record(proxy.pods().api(), &request, &port, StatusCode::SEE_OTHER).await;
     let scheme = Scheme::of(request.extensions()).word();
     let number = authority
         .port_u16()
@@ -167,23 +159,6 @@ async fn opened(proxy: &WebProxy, port: WebPort, request: Request<Body>) -> Resp
     ));
     answer.extensions_mut().insert(Recorded);
     answer
-}
-
-async fn record<B>(
-    proxy: &WebProxy,
-    request: &axum::http::Request<B>,
-    port: &WebPort,
-    code: StatusCode,
-) {
-    let api = &proxy.0.api;
-    api.record_opening(
-        request.extensions(),
-        request.headers(),
-        request.uri(),
-        port,
-        code,
-    )
-    .await;
 }
 
 /// Another origin's page may send a browser here, but only a click on Muster's own page opens the port: an address of the

@@ -1,10 +1,13 @@
 //! The host names of ports: one label for each, below the domain. Pure.
 
-use apiserver::WebPort;
 use axum::http::header;
 use axum::http::uri::Authority;
 use sha2::{Digest, Sha256};
 
+use crate::http::WebPort;
+
+/// The path at a port's host that takes a ticket. Pods cannot serve it.
+pub const ENTER: &str = "/.muster/enter";
 /// The domain where none is configured: browsers resolve every name below it to their own machine.
 const OWN_MACHINE: &str = "localhost";
 /// Hexadecimal digits of a label that no other port has: 96 bits.

@@ -2,6 +2,7 @@
 //! own, and so an origin of its own. A page of a pod is another user's code. As a page of Muster's own origin it could act
 //! as whoever looks at it; as a page of an origin that it shares with other pods it could act on their pages.
 //!
+//! - [`PodHttp`] speaks HTTP with programs in pods, for the API's subresources `proxy` too, which work by token alone.
 //! - `/proxy/NAMESPACE/pods/NAME/PORT/PATH` at Muster's own address ([`entry`]) checks the sign-in and the rights, makes a
 //!   ticket that works once ([`openings`]), and leads to the port's own host ([`host`]).
 //! - The port's own host ([`pages`]) takes the ticket for a cookie of that host alone, and passes requests with the
@@ -11,25 +12,28 @@
 //! The host names are below a domain whose names all lead to the server (`--proxy-domain`); without one, browsers on the
 //! server's own machine use `localhost`, below which they resolve every name to the machine itself.
 
+mod answers;
+mod audit;
 mod entry;
 mod host;
+mod http;
 mod openings;
 mod pages;
+mod refusal;
+mod rights;
 mod sender;
+mod state;
 
-use std::sync::Arc;
-
-use apiserver::ApiServer;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::get;
-use parking_lot::Mutex;
 
 pub use host::{DomainError, ProxyDomain};
-
-use openings::Openings;
+pub use http::{FoundPort, PodHttp, ProxyTimes, PublicOrigin, WebPort};
+pub use refusal::WebRefusal;
+pub use state::{Scheme, WebProxy};
 
 /// The paths of the routes at Muster's own address, which answer GET.
 pub const PATHS: [&str; 4] = [
@@ -39,48 +43,7 @@ pub const PATHS: [&str; 4] = [
     "/proxy/{namespace}/{kind}/{name}/{port}/{*path}",
 ];
 
-/// How a request reached the server; the listener's wiring sets it in the request's extensions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scheme {
-    /// Without TLS, on this machine alone.
-    Http,
-    /// With TLS.
-    Https,
-}
-
-impl Scheme {
-    fn word(self) -> &'static str {
-        match self {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
-        }
-    }
-
-    fn of(extensions: &axum::http::Extensions) -> Scheme {
-        extensions.get().copied().unwrap_or(Scheme::Https)
-    }
-}
-
-/// The pages of ports. Clones share one state.
-#[derive(Clone)]
-pub struct WebProxy(Arc<Inner>);
-
-struct Inner {
-    api: ApiServer,
-    domain: Option<ProxyDomain>,
-    openings: Mutex<Openings>,
-}
-
 impl WebProxy {
-    /// Without a domain, only browsers on the server's own machine can open pages.
-    pub fn new(api: ApiServer, domain: Option<ProxyDomain>) -> WebProxy {
-        WebProxy(Arc::new(Inner {
-            api,
-            domain,
-            openings: Mutex::default(),
-        }))
-    }
-
     /// The routes at Muster's own address.
     pub fn routes(&self) -> Router {
         let [information, top, with_slash, below] = PATHS;
@@ -100,9 +63,5 @@ impl WebProxy {
     /// Answers a request for a port's own host.
     pub async fn answer(&self, request: Request<Body>) -> Response {
         pages::answer(self, request).await
-    }
-
-    fn domain(&self) -> Option<&ProxyDomain> {
-        self.0.domain.as_ref()
     }
 }

@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use apiserver::WebPort;
 use resources::access::Credential;
 use sha2::{Digest, Sha256};
+
+use crate::http::WebPort;
 
 /// How long a ticket lasts.
 pub const TICKET_LIFE: Duration = Duration::from_secs(60);

@@ -2,26 +2,24 @@
 
 use std::time::Instant;
 
-use apiserver::{PublicOrigin, WebPort, WebRefusal};
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use percent_encoding::percent_decode_str;
 
-use crate::entry::path_of;
+use crate::answers::{document, escaped, redirect, text};
+use crate::host::{self, ENTER};
+use crate::http::{PublicOrigin, WebPort};
 use crate::openings::{OPENING_LIFE, Opening};
+use crate::refusal::WebRefusal;
 use crate::sender::{self, Sender};
-use crate::{Scheme, WebProxy, host};
+use crate::state::{Scheme, WebProxy};
 
-/// The path at a port's host that takes a ticket. Pods cannot serve it.
-pub const ENTER: &str = "/.muster/enter";
 /// The cookie of a port's host. Over TLS its prefix keeps other hosts of the domain from setting it.
 const SECURE_COOKIE: &str = "__Host-muster_proxy";
 const PLAIN_COOKIE: &str = "muster_proxy";
-/// What an answer of the server itself may do in a browser.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; form-action 'none'; base-uri 'none'";
 
 /// Answers a request for a port's own host.
 pub async fn answer(proxy: &WebProxy, request: Request<Body>) -> Response {
@@ -48,10 +46,10 @@ pub async fn answer(proxy: &WebProxy, request: Request<Body>) -> Response {
         }
     }
     let found = cookie.as_ref().and_then(|cookie| {
-        let opening = (proxy.0.openings.lock()).find(&cookie.secret, &label, Instant::now())?;
+        let opening = (proxy.openings().lock()).find(&cookie.secret, &label, Instant::now())?;
         let caller = opening.credential.caller();
         if caller.is_none() {
-            proxy.0.openings.lock().end(&cookie.secret);
+            proxy.openings().lock().end(&cookie.secret);
         }
         Some((opening, caller?))
     });
@@ -71,9 +69,8 @@ pub async fn answer(proxy: &WebProxy, request: Request<Body>) -> Response {
     let navigates = is_navigation(request.method(), request.headers());
     let again = open_again(cookie.as_ref(), &request, scheme);
     let forwarded = proxy
-        .0
-        .api
-        .forward_web(&caller, Some(credential), &port, &uid, &origin, request)
+        .pods()
+        .forward(&caller, Some(credential), (&port, &uid), &origin, request)
         .await;
     match forwarded {
         Ok(answer) => answer,
@@ -105,7 +102,7 @@ fn open_again<B>(
             .path_and_query()
             .map_or("/", |path| path.as_str());
         let from = &cookie.from;
-        let entry = path_of(&cookie.port);
+        let entry = cookie.port.entry_path();
         return redirect(&format!("{}://{from}{entry}{path}", scheme.word()));
     }
     text(
@@ -133,8 +130,7 @@ fn enter(
     let to = to.unwrap_or_else(|| "/".to_owned());
     let ticket = parameter("ticket").unwrap_or_default();
     let entered = proxy
-        .0
-        .openings
+        .openings()
         .lock()
         .enter(&ticket, label, Instant::now());
     let cookie = match entered {
@@ -147,7 +143,7 @@ fn enter(
         // The address of a ticket that was used, in a browser that used it.
         Ok(None) => {
             let open = cookie.is_some_and(|cookie| {
-                let openings = proxy.0.openings.lock();
+                let openings = proxy.openings().lock();
                 openings
                     .find(&cookie.secret, label, Instant::now())
                     .is_some()
@@ -258,63 +254,6 @@ fn cookie(headers: &HeaderMap, scheme: Scheme) -> Option<&str> {
     pairs.find_map(|(name, value)| (name == wanted).then_some(value))
 }
 
-fn protected(mut answer: Response) -> Response {
-    let headers = answer.headers_mut();
-    for (name, value) in [
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
-        (header::REFERRER_POLICY, "no-referrer"),
-    ] {
-        headers.insert(name, HeaderValue::from_static(value));
-    }
-    answer
-}
-
-/// A text of the server itself.
-pub fn text(status: StatusCode, words: &str) -> Response {
-    protected((status, format!("{words}\n")).into_response())
-}
-
-/// 303 to this address.
-pub fn redirect(to: &str) -> Response {
-    let Ok(location) = HeaderValue::from_str(to) else {
-        return text(
-            StatusCode::BAD_REQUEST,
-            "the address has characters that no header can have",
-        );
-    };
-    let headers = [
-        (header::LOCATION, location),
-        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
-    ];
-    protected((StatusCode::SEE_OTHER, headers).into_response())
-}
-
-/// A page of the server itself; `head` and `body` are HTML.
-pub fn document(status: StatusCode, title: &str, head: &str, body: &str) -> Response {
-    let html = format!(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>{head}</head>\
-         <body>{body}</body></html>"
-    );
-    protected((status, axum::response::Html(html)).into_response())
-}
-
-/// A text in HTML, also in an attribute.
-pub fn escaped(text: &str) -> String {
-    let mut html = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => html.push_str("&amp;"),
-            '<' => html.push_str("&lt;"),
-            '>' => html.push_str("&gt;"),
-            '"' => html.push_str("&quot;"),
-            '\'' => html.push_str("&#39;"),
-            other => html.push(other),
-        }
-    }
-    html
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -373,7 +312,6 @@ mod tests {
         for other in ["", "x", "//evil", "/\\evil", "https://evil", "/a\nb"] {
             assert!(!is_own_path(other), "{other}");
         }
-        assert_eq!(escaped("<a href=\"'&"), "&lt;a href=&quot;&#39;&amp;");
     }
 
     proptest::proptest! {

@@ -152,7 +152,8 @@ impl RunningServer {
                 requests.clone(),
             )),
         };
-        let web_proxy = WebProxy::new(api.clone(), options.proxy_domain.clone());
+        let pods = backends::connect_pods(&api, &fleet);
+        let web_proxy = WebProxy::new(pods, options.proxy_domain.clone());
         let known = names(options, address);
         let own_names = plain_http::AllowedHosts::new(&known.dns, &known.addresses);
         let router = Router::new()

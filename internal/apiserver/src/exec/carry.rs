@@ -105,7 +105,7 @@ async fn input<E>(
 }
 
 /// Returns when the caller may no longer run commands.
-pub(crate) async fn lost(rights: Option<Rights>) {
+pub(super) async fn lost(rights: Option<Rights>) {
     match rights {
         Some(rights) => rights.lost().await,
         None => std::future::pending().await,
@@ -113,7 +113,7 @@ pub(crate) async fn lost(rights: Option<Rights>) {
 }
 
 /// Returns when there was no input and output for so long.
-pub(crate) async fn idle(used: &Mutex<Instant>, bound: Duration) {
+pub(super) async fn idle(used: &Mutex<Instant>, bound: Duration) {
     loop {
         let until = *used.lock() + bound;
         if until <= Instant::now() {

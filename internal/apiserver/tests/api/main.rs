@@ -20,7 +20,6 @@ mod matrix;
 mod nodes;
 mod patching;
 mod pod_security;
-mod proxied;
 mod quotas;
 mod reserved;
 mod scaling;

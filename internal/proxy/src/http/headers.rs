@@ -7,8 +7,8 @@
 use std::net::SocketAddr;
 
 use axum::extract::ConnectInfo;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::{Extensions, Method, StatusCode};
+use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use axum::http::{Extensions, Method, StatusCode};
 
 /// Muster's cookies: of the web UI, and of origins of pods. With the prefix of cookies that no other host can set.
 pub(super) const OWN_COOKIES: [&str; 4] = [

@@ -4,13 +4,12 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use apiserver::{ExecEvent, ExecInput, ExecStreams};
 use futures::StreamExt as _;
 use tokio::io::{
     AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf,
 };
 use tokio::sync::oneshot;
-
-use crate::exec::{ExecEvent, ExecInput, ExecStreams};
 
 /// Bytes that wait in each direction.
 const WAITING_BYTES: usize = 64 * 1024;

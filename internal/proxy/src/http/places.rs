@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::status::Failure;
+use crate::refusal::WebRefusal;
 
 /// The most connections of one user.
 const PER_USER_MAX: usize = 64;
@@ -18,7 +18,7 @@ const ALL_MAX: usize = 2048;
 const WAIT: Duration = Duration::from_secs(10);
 
 /// All connections.
-pub(crate) struct ProxyPlaces {
+pub(super) struct ProxyPlaces {
     all: Arc<Semaphore>,
     users: Mutex<BTreeMap<String, Weak<Semaphore>>>,
 }
@@ -51,11 +51,11 @@ impl ProxyPlaces {
     }
 
     /// A place; waits for one.
-    pub(super) async fn take(&self, user: &str) -> Result<ProxyPlace, Failure> {
+    pub(super) async fn take(&self, user: &str) -> Result<ProxyPlace, WebRefusal> {
         self.take_within(user, WAIT).await
     }
 
-    async fn take_within(&self, user: &str, wait: Duration) -> Result<ProxyPlace, Failure> {
+    async fn take_within(&self, user: &str, wait: Duration) -> Result<ProxyPlace, WebRefusal> {
         let taken = tokio::time::timeout(wait, async {
             let user = self.of(user).acquire_owned().await.ok()?;
             let all = self.all.clone().acquire_owned().await.ok()?;
@@ -65,7 +65,7 @@ impl ProxyPlaces {
             })
         });
         taken.await.ok().flatten().ok_or_else(|| {
-            Failure::too_many(&format!(
+            WebRefusal::too_many(format!(
                 "user {user:?} has {PER_USER_MAX} connections to ports of pods, or all users have {ALL_MAX}; close a page \
                  and try again"
             ))
@@ -85,7 +85,7 @@ mod tests {
         for _ in 0..PER_USER_MAX {
             held.push(take("ann").await.unwrap());
         }
-        assert_eq!(take("ann").await.err().unwrap().code().as_u16(), 429);
+        assert_eq!(take("ann").await.err().unwrap().status.as_u16(), 429);
         take("bob").await.unwrap();
         held.pop();
         take("ann").await.unwrap();

@@ -1,24 +1,27 @@
 //! HTTP to ports of pods, with scripted programs in place of a node: slow, silent and broken ones, and rights that end.
+#![allow(clippy::unwrap_used, reason = "what a test cannot unwrap fails it")]
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver::{
-    ApiConfig, ExecAction, ExecError, ExecEvent, ExecInput, ExecRequest, ExecStreams, ProxyLimits,
-    PublicOrigin, WebPort, WebRefusal,
+    ApiConfig, ApiServer, ExecAction, ExecError, ExecEvent, ExecInput, ExecRequest, ExecStreams,
 };
 use axum::body::Body;
 use axum::http::Request;
 use axum::response::Response;
+use axum::{Extension, Router};
 use bytes::Bytes;
 use futures::channel::mpsc;
 use futures::{FutureExt, StreamExt};
 use http_body_util::BodyExt;
 use parking_lot::Mutex;
-use resources::access::{BrowserSession, Caller, Credential};
-use serde_json::json;
+use proxy::{PodHttp, ProxyTimes, PublicOrigin, WebPort, WebRefusal};
+use resources::access::{BrowserSession, Caller, Credential, MASTERS_GROUP};
+use serde_json::{Value, json};
+use tower::ServiceExt;
 
-use crate::harness::{Api, PODS, admin, pod, request};
+const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// Too short to slow a test down.
 const SOON: Duration = Duration::from_millis(20);
@@ -80,32 +83,71 @@ fn program(wanted: &ExecRequest) -> ExecStreams {
     }
 }
 
-async fn api(proxy: ProxyLimits) -> Api {
-    let config = ApiConfig {
-        proxy,
-        watch_recheck: SOON,
-        ..ApiConfig::default()
+fn admin() -> Caller {
+    Caller::user("root", [MASTERS_GROUP.to_owned()])
+}
+
+/// A server with a pod that runs.
+struct Ground {
+    pods: PodHttp,
+    router: Router,
+    _dir: tempfile::TempDir,
+}
+
+impl Ground {
+    async fn send(&self, request: Request<Body>) -> Response {
+        self.router.clone().oneshot(request).await.unwrap()
+    }
+}
+
+fn request(method: &str, path: &str, body: &Value) -> Request<Body> {
+    let request = Request::builder().method(method).uri(path);
+    let request = request.header("content-type", "application/json");
+    let body = match body.is_null() {
+        true => Body::empty(),
+        false => Body::from(body.to_string()),
     };
-    let api = Api::with(store::Options::default(), config);
-    api.server.set_exec_opener(Arc::new(|wanted: ExecRequest| {
+    request.body(body).unwrap()
+}
+
+async fn ground(times: ProxyTimes) -> Ground {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store::Store::open(dir.path(), store::Options::default()).unwrap();
+    let api = ApiServer::open(store, ApiConfig::default()).unwrap();
+    let opener = Arc::new(|wanted: ExecRequest| {
         let opened = match wanted.action {
             ExecAction::Forward(99) => Err(ExecError::Refused("nothing listens there".into())),
             _ => Ok(program(&wanted)),
         };
         async move { opened }.boxed()
-    }));
-    api.post(PODS, &pod("a")).await.is(201);
+    });
+    let pods = PodHttp::new(api.clone(), opener, times);
+    api.set_pod_proxy(pods.handler());
+    let ground = Ground {
+        pods,
+        router: api.router().layer(Extension(admin())),
+        _dir: dir,
+    };
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"},
+        "spec": {"containers": [{"name": "main", "command": ["true"]}]},
+    });
     let binding = json!({"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n1"}});
-    api.post(&format!("{PODS}/a/binding"), &binding)
-        .await
-        .is(201);
-    api
+    for (path, body) in [
+        (PODS.to_owned(), pod),
+        (format!("{PODS}/a/binding"), binding),
+    ] {
+        let answer = ground.send(request("POST", &path, &body)).await;
+        assert_eq!(answer.status().as_u16(), 201, "{path}");
+    }
+    ground
 }
 
-fn patient() -> ProxyLimits {
-    ProxyLimits {
+fn patient() -> ProxyTimes {
+    ProxyTimes {
         answer: NEVER,
         silence: NEVER,
+        recheck: SOON,
     }
 }
 
@@ -119,7 +161,7 @@ fn port(number: u16) -> WebPort {
 }
 
 async fn asked_by(
-    api: &Api,
+    ground: &Ground,
     number: u16,
     caller: &Caller,
     credential: Option<Credential>,
@@ -128,19 +170,17 @@ async fn asked_by(
         scheme: "https",
         authority: "a-1-x.proxy.example".into(),
     };
-    let uid = api
-        .server
-        .find_web_port(&admin(), &port(number))
-        .unwrap()
-        .uid;
+    let uid = ground.pods.find(&admin(), &port(number)).unwrap().uid;
     let request = Request::get("/").body(Body::empty()).unwrap();
-    api.server
-        .forward_web(caller, credential, &port(number), &uid, &origin, request)
+    let opened = (&port(number), uid.as_str());
+    ground
+        .pods
+        .forward(caller, credential, opened, &origin, request)
         .await
 }
 
-async fn asked(api: &Api, number: u16) -> Result<Response<Body>, WebRefusal> {
-    asked_by(api, number, &admin(), None).await
+async fn asked(ground: &Ground, number: u16) -> Result<Response<Body>, WebRefusal> {
+    asked_by(ground, number, &admin(), None).await
 }
 
 async fn text(answer: Response<Body>) -> Option<String> {
@@ -150,17 +190,17 @@ async fn text(answer: Response<Body>) -> Option<String> {
 
 #[tokio::test]
 async fn an_answer_passes_and_broken_ones_are_refusals() {
-    let api = api(patient()).await;
+    let ground = ground(patient()).await;
     assert_eq!(
-        text(asked(&api, 2).await.unwrap()).await.as_deref(),
+        text(asked(&ground, 2).await.unwrap()).await.as_deref(),
         Some("hello")
     );
     for (number, code) in [(5, 502), (6, 502), (7, 502), (99, 502)] {
-        let refused = asked(&api, number).await.unwrap_err();
+        let refused = asked(&ground, number).await.unwrap_err();
         assert_eq!(refused.status.as_u16(), code, "{number}: {refused}");
     }
     // Two lengths: the chunks count, and the other one is not passed on.
-    if let Ok(answer) = asked(&api, 8).await {
+    if let Ok(answer) = asked(&ground, 8).await {
         assert!(!answer.headers().contains_key("content-length"));
         assert_eq!(text(answer).await.as_deref(), Some("abc"));
     }
@@ -168,35 +208,37 @@ async fn an_answer_passes_and_broken_ones_are_refusals() {
 
 #[tokio::test]
 async fn an_answer_that_the_pod_does_not_end_is_cut_off() {
-    let api = api(patient()).await;
-    assert_eq!(text(asked(&api, 4).await.unwrap()).await, None);
-    let short = ProxyLimits {
+    let ground = ground(patient()).await;
+    assert_eq!(text(asked(&ground, 4).await.unwrap()).await, None);
+    let short = ProxyTimes {
         silence: SOON,
         ..patient()
     };
-    let api = self::api(short).await;
-    assert_eq!(text(asked(&api, 3).await.unwrap()).await, None);
+    let ground = self::ground(short).await;
+    assert_eq!(text(asked(&ground, 3).await.unwrap()).await, None);
 }
 
 #[tokio::test]
 async fn a_pod_that_never_answers_is_given_up() {
-    let api = api(ProxyLimits {
+    let ground = ground(ProxyTimes {
         answer: SOON,
-        silence: NEVER,
+        ..patient()
     })
     .await;
-    let refused = asked(&api, 1).await.unwrap_err();
+    let refused = asked(&ground, 1).await.unwrap_err();
     assert_eq!(refused.status.as_u16(), 504, "{refused}");
     assert!(refused.message.contains("on port 1"), "{refused}");
 }
 
 #[tokio::test]
 async fn a_stream_ends_with_the_sign_in_behind_it() {
-    let api = api(patient()).await;
+    let ground = ground(patient()).await;
     let valid = Arc::new(Mutex::new(true));
     let still = valid.clone();
     let credential = Credential::new(move || still.lock().then(admin));
-    let answer = asked_by(&api, 3, &admin(), Some(credential)).await.unwrap();
+    let answer = asked_by(&ground, 3, &admin(), Some(credential))
+        .await
+        .unwrap();
     let mut body = answer.into_body();
     let first = body.frame().await.unwrap().unwrap();
     assert_eq!(first.into_data().unwrap(), "hello");
@@ -206,33 +248,32 @@ async fn a_stream_ends_with_the_sign_in_behind_it() {
 
 #[tokio::test]
 async fn a_caller_without_the_right_and_a_browsers_session_are_refused() {
-    let api = api(patient()).await;
+    let ground = ground(patient()).await;
     let eve = Caller::user("eve", []);
-    let refused = api.server.find_web_port(&eve, &port(2)).unwrap_err();
+    let refused = ground.pods.find(&eve, &port(2)).unwrap_err();
     assert_eq!(refused.status.as_u16(), 403, "{refused}");
-    let refused = asked_by(&api, 2, &eve, None).await.unwrap_err();
+    let refused = asked_by(&ground, 2, &eve, None).await.unwrap_err();
     assert_eq!(refused.status.as_u16(), 403, "{refused}");
 
     let path = format!("{PODS}/a:2/proxy/");
-    let answer = api.get(&path).await;
-    assert_eq!(
-        (answer.status.as_u16(), answer.text.as_str()),
-        (200, "hello")
-    );
-    let policy = answer.headers["content-security-policy"].to_str().unwrap();
-    assert!(policy.starts_with("sandbox;"), "{policy}");
-    let mut by_cookie = request("GET", &path, "", Body::empty());
+    let answer = ground.send(request("GET", &path, &Value::Null)).await;
+    assert_eq!(answer.status().as_u16(), 200);
+    let policy = &answer.headers()["content-security-policy"];
+    assert!(policy.to_str().unwrap().starts_with("sandbox;"));
+    assert_eq!(text(answer).await.as_deref(), Some("hello"));
+    let mut by_cookie = request("GET", &path, &Value::Null);
     by_cookie.extensions_mut().insert(BrowserSession);
-    let message = api.send(by_cookie).await.refused(403, "Forbidden");
+    let refused = ground.send(by_cookie).await;
+    assert_eq!(refused.status().as_u16(), 403);
+    let words = text(refused).await.unwrap();
     assert!(
-        message.contains("/proxy/NAMESPACE/pods/NAME/PORT/"),
-        "{message}"
+        words.contains("/proxy/NAMESPACE/pods/NAME/PORT/"),
+        "{words}"
     );
     // Relative links need the slash.
-    let answer = api.get(&format!("{PODS}/a:2/proxy?x=1")).await;
-    assert_eq!(answer.status.as_u16(), 301);
-    assert_eq!(
-        answer.headers["location"],
-        format!("{PODS}/a:2/proxy/?x=1").as_str()
-    );
+    let without = format!("{PODS}/a:2/proxy?x=1");
+    let answer = ground.send(request("GET", &without, &Value::Null)).await;
+    assert_eq!(answer.status().as_u16(), 301);
+    let with = format!("{PODS}/a:2/proxy/?x=1");
+    assert_eq!(answer.headers()["location"], with.as_str());
 }

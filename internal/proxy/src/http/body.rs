@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep};
 

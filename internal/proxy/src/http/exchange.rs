@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use apiserver::{ExecError, ExecOpener, ExecRequest};
 use axum::body::Body;
-use futures::FutureExt as _;
+use axum::http::{HeaderMap, Method, Request, Response, StatusCode};
 use futures::future::BoxFuture;
-use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper::client::conn::http1;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -13,19 +13,17 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::Instant;
 
+use super::ProxyTimes;
 use super::body::{OwnedTask, PodBody};
 use super::headers::{self, View};
 use super::places::ProxyPlace;
 use super::stream::PodStream;
-use crate::exec::{ExecError, ExecRequest, idle, lost};
-use crate::server::ApiServer;
-use crate::status::Failure;
-use crate::watch_rights::Rights;
+use crate::refusal::WebRefusal;
 
 /// How long a pod may take until it begins its answer.
-const ANSWER: Duration = Duration::from_secs(120);
+pub(super) const ANSWER: Duration = Duration::from_secs(120);
 /// How long a pod's answer, or a WebSocket in both directions, may be silent.
-const SILENCE: Duration = Duration::from_secs(3600);
+pub(super) const SILENCE: Duration = Duration::from_secs(3600);
 /// Bytes of the headers of a pod's answer.
 const HEADER_BYTES_MAX: usize = 64 * 1024;
 /// Headers of a pod's answer.
@@ -33,27 +31,8 @@ const HEADERS_MAX: usize = 128;
 /// Bytes of a WebSocket's data that are passed on at once.
 const PIECE_BYTES: usize = 32 * 1024;
 
-/// How long pods may be silent.
-#[derive(Clone, Copy, Debug)]
-pub struct ProxyLimits {
-    /// How long a pod may take until it begins its answer.
-    pub answer: Duration,
-    /// How long its answer, or a WebSocket in both directions, may be silent.
-    pub silence: Duration,
-}
-
-impl Default for ProxyLimits {
-    fn default() -> ProxyLimits {
-        ProxyLimits {
-            answer: ANSWER,
-            silence: SILENCE,
-        }
-    }
-}
-
 /// A request, and the port that it is for.
 pub(super) struct Exchange<'a> {
-    pub(super) server: &'a ApiServer,
     pub(super) request: ExecRequest,
     pub(super) port: u16,
     /// The path and the query.
@@ -63,17 +42,24 @@ pub(super) struct Exchange<'a> {
     pub(super) headers: &'a HeaderMap,
     pub(super) upgrade: Option<OnUpgrade>,
     pub(super) peer: Option<String>,
-    pub(super) user: String,
-    pub(super) rights: Option<Rights>,
+    pub(super) times: ProxyTimes,
 }
 
 impl Exchange<'_> {
-    /// Carries it out; the body of the answer streams.
-    pub(super) async fn carry_out(self, body: Body) -> Result<Response<Body>, Failure> {
+    /// Carries it out; the body of the answer streams, and the place is held to its end.
+    pub(super) async fn carry_out(
+        self,
+        body: Body,
+        opener: &ExecOpener,
+        place: ProxyPlace,
+        right_lost: BoxFuture<'static, ()>,
+    ) -> Result<Response<Body>, WebRefusal> {
         if matches!(self.method, Method::CONNECT | Method::TRACE) {
-            return Err(Failure::method_not_allowed());
+            return Err(WebRefusal::no_such_method(format!(
+                "method: Unsupported value: {}: programs in pods are not asked by it",
+                self.method
+            )));
         }
-        let place = self.server.0.proxied.take(&self.user).await?;
         let pod = self.request.pod.clone();
         let headers = headers::of_request(self.headers, self.view, self.port, self.peer.as_deref());
         let websocket = headers::asks_for_websocket(&headers) && self.upgrade.is_some();
@@ -82,38 +68,37 @@ impl Exchange<'_> {
             .uri(&self.path)
             .body(body)
             .map_err(|error| {
-                Failure::bad_request(format!("the request's path is no path: {error}"))
+                WebRefusal::invalid(format!("the request's path is no path: {error}"))
             })?;
         *request.headers_mut() = headers;
         if websocket {
             *request.body_mut() = Body::empty();
         }
 
-        let (mut sender, connection) = self.connect().await?;
+        let (mut sender, connection) = self.connect(opener).await?;
         let broken = |error: &hyper::Error| {
-            Failure::bad_gateway(format!(
+            WebRefusal::broken(format!(
                 "the connection to port {} of pod {pod:?} ended before its answer: {}",
                 self.port,
                 cause(error)
             ))
         };
-        let limits = self.server.0.config.proxy;
-        let answered = tokio::time::timeout(limits.answer, sender.send_request(request)).await;
+        let times = self.times;
+        let answered = tokio::time::timeout(times.answer, sender.send_request(request)).await;
         let mut answer = match answered {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => return Err(broken(&error)),
             Err(_) => {
-                return Err(Failure::gateway_timeout(format!(
+                return Err(WebRefusal::silent(format!(
                     "pod {pod:?} began no answer on port {} within {} s",
                     self.port,
-                    limits.answer.as_secs()
+                    times.answer.as_secs()
                 )));
             }
         };
         let status = answer.status();
         let headers =
             headers::of_answer(answer.headers(), self.view, self.port, &self.method, status);
-        let right_lost = lost(self.rights).boxed();
         let (status, body) = match (status, self.upgrade.filter(|_| websocket)) {
             (StatusCode::SWITCHING_PROTOCOLS, Some(client)) => {
                 let pod = hyper::upgrade::on(&mut answer);
@@ -121,19 +106,19 @@ impl Exchange<'_> {
                     client,
                     pod,
                     right_lost,
-                    limits.silence,
+                    times.silence,
                     (connection, place),
                 ));
                 (status, Body::empty())
             }
             (status, _) if status.is_informational() => {
-                return Err(Failure::bad_gateway(format!(
+                return Err(WebRefusal::broken(format!(
                     "pod {pod:?} answered {status} to a request that asks for no WebSocket"
                 )));
             }
             (status, _) => {
                 let body = answer.into_body();
-                let body = PodBody::new(body, limits.silence, right_lost, connection, place);
+                let body = PodBody::new(body, times.silence, right_lost, connection, place);
                 (status, Body::new(body))
             }
         };
@@ -144,20 +129,22 @@ impl Exchange<'_> {
     }
 
     /// A connection to the pod's port.
-    async fn connect(&self) -> Result<(http1::SendRequest<Body>, OwnedTask), Failure> {
-        let opener = crate::exec::opener_of(self.server)?;
+    async fn connect(
+        &self,
+        opener: &ExecOpener,
+    ) -> Result<(http1::SendRequest<Body>, OwnedTask), WebRefusal> {
         let streams = opener(self.request.clone())
             .await
             .map_err(|error| match error {
-                ExecError::Unavailable(why) => Failure::unavailable(why),
-                ExecError::Refused(why) => Failure::bad_gateway(why),
+                ExecError::Unavailable(why) => WebRefusal::unavailable(why),
+                ExecError::Refused(why) => WebRefusal::broken(why),
             })?;
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(HEADER_BYTES_MAX)
             .max_headers(HEADERS_MAX)
             .handshake(TokioIo::new(PodStream::over(streams)))
             .await
-            .map_err(|error| Failure::bad_gateway(cause(&error)))?;
+            .map_err(|error| WebRefusal::broken(cause(&error)))?;
         let task = tokio::spawn(async move {
             if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!(error = cause(&error), "a connection to a pod ended");
@@ -222,4 +209,15 @@ async fn pass(
         }
     }
     let _ = to.shutdown().await;
+}
+
+/// Returns when nothing was passed on for so long.
+async fn idle(used: &Mutex<Instant>, silence: Duration) {
+    loop {
+        let until = *used.lock() + silence;
+        if until <= Instant::now() {
+            return;
+        }
+        tokio::time::sleep_until(until).await;
+    }
 }

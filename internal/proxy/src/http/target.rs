@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use apiserver::{ApiServer, ExecAction, ExecRequest};
 use resources::registry::{self, Kind};
 use serde_json::Value;
 
-use super::Wanted;
-use crate::exec::{ExecAction, ExecRequest};
-use crate::object;
-use crate::server::ApiServer;
-use crate::status::Failure;
+use crate::refusal::WebRefusal;
+use crate::rights::Wanted;
 
 /// The most ports that an error names.
 const NAMED_MAX: usize = 20;
@@ -27,6 +25,19 @@ pub struct WebPort {
     pub port: String,
 }
 
+impl WebPort {
+    /// The path at Muster's own address that leads to the port.
+    pub fn entry_path(&self) -> String {
+        let WebPort {
+            kind,
+            namespace,
+            name,
+            port,
+        } = self;
+        format!("/proxy/{namespace}/{kind}/{name}/{port}")
+    }
+}
+
 /// How a request names a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PortName {
@@ -38,9 +49,9 @@ pub(super) enum PortName {
 
 impl PortName {
     /// A number or a name.
-    pub(super) fn parse(text: &str) -> Result<PortName, Failure> {
+    pub(super) fn parse(text: &str) -> Result<PortName, WebRefusal> {
         let wrong = || {
-            Failure::bad_request(format!(
+            WebRefusal::invalid(format!(
                 "port: Invalid value: {text:?}: use a number from 1 to 65535, or the name of a port (up to 15 of a-z, \
                  0-9 and -)"
             ))
@@ -61,7 +72,7 @@ impl PortName {
     }
 
     /// The object's name and the port of `[SCHEME:]NAME[:PORT]`, as Kubernetes writes it.
-    pub(super) fn of_object(text: &str) -> Result<(&str, PortName), Failure> {
+    pub(super) fn of_object(text: &str) -> Result<(&str, PortName), WebRefusal> {
         let parts: Vec<&str> = text.split(':').collect();
         let (scheme, name, port) = match parts.as_slice() {
             [name] => ("http", *name, ""),
@@ -71,12 +82,12 @@ impl PortName {
             _ => ("", "", ""),
         };
         if name.is_empty() {
-            return Err(Failure::bad_request(format!(
+            return Err(WebRefusal::invalid(format!(
                 "name: Invalid value: {text:?}: use NAME, NAME:PORT or http:NAME:PORT"
             )));
         }
         if scheme != "http" {
-            return Err(Failure::bad_request(format!(
+            return Err(WebRefusal::invalid(format!(
                 "name: Unsupported value: {text:?}: the server speaks http to pods; use {name}:PORT, or `muster \
                  port-forward` for another protocol"
             )));
@@ -94,11 +105,11 @@ fn registered(plural: &'static str) -> &'static Kind {
 }
 
 /// The kind whose ports have pages.
-pub(super) fn kind(plural: &str) -> Result<&'static Kind, Failure> {
+pub(super) fn kind(plural: &str) -> Result<&'static Kind, WebRefusal> {
     match plural {
         "pods" => Ok(pods()),
         "services" => Ok(registered("services")),
-        other => Err(Failure::bad_request(format!(
+        other => Err(WebRefusal::invalid(format!(
             "kind: Unsupported value: {other:?}: supported values: \"pods\", \"services\""
         ))),
     }
@@ -117,24 +128,24 @@ pub(super) struct ProxyTarget {
 
 impl ProxyTarget {
     /// What the pod's node is asked for.
-    pub(super) fn request(&self, namespace: &str) -> Result<ExecRequest, Failure> {
-        let name = object::name(&self.pod);
+    pub(super) fn request(&self, namespace: &str) -> Result<ExecRequest, WebRefusal> {
+        let name = self::name(&self.pod);
         let node = text(&self.pod["spec"]["nodeName"]);
         let phase = text(&self.pod["status"]["phase"]);
         if node.is_empty() {
-            return Err(Failure::unavailable(format!(
+            return Err(WebRefusal::unavailable(format!(
                 "pod {name:?} waits for a node; try again once it runs"
             )));
         }
         if matches!(phase, "Succeeded" | "Failed") {
-            return Err(Failure::unavailable(format!(
+            return Err(WebRefusal::unavailable(format!(
                 "pod {name:?} has ended (phase {phase}): its ports are closed"
             )));
         }
         Ok(ExecRequest {
             namespace: namespace.to_owned(),
             pod: name.to_owned(),
-            uid: object::meta_text(&self.pod, "uid").to_owned(),
+            uid: text(&self.pod["metadata"]["uid"]).to_owned(),
             node: node.to_owned(),
             container: String::new(),
             action: ExecAction::Forward(self.port),
@@ -148,18 +159,25 @@ impl ProxyTarget {
 
 /// The pod and port; `may_enter` decides whether the caller may enter a pod.
 pub(super) fn find(
-    server: &ApiServer,
+    api: &ApiServer,
     wanted: &Wanted,
-    may_enter: impl Fn(&Value) -> Result<(), Failure>,
-) -> Result<ProxyTarget, Failure> {
-    let key = wanted.kind.key(Some(&wanted.namespace), &wanted.name);
-    let entry = server.0.store.get(&key);
-    let entry = entry.ok_or_else(|| Failure::not_found(wanted.kind, &wanted.name))?;
-    let found = object::parse(&entry)?;
-    let uid = object::meta_text(&found, "uid").to_owned();
-    if wanted.kind.plural == "pods" {
+    name: &str,
+    port: &PortName,
+    may_enter: impl Fn(&Value) -> Result<(), WebRefusal>,
+) -> Result<ProxyTarget, WebRefusal> {
+    let Wanted {
+        kind, namespace, ..
+    } = wanted;
+    let found = api.stored(kind, namespace, name).ok_or_else(|| {
+        WebRefusal::not_found(format!(
+            "{} {name:?} not found in namespace {namespace:?}",
+            kind.plural
+        ))
+    })?;
+    let uid = text(&found["metadata"]["uid"]).to_owned();
+    if kind.plural == "pods" {
         may_enter(&found)?;
-        let port = pod_port(&found, &wanted.port).map_err(Failure::bad_request)?;
+        let port = pod_port(&found, port).map_err(WebRefusal::invalid)?;
         return Ok(ProxyTarget {
             pod: found,
             port,
@@ -167,9 +185,9 @@ pub(super) fn find(
             uid,
         });
     }
-    let service_port = service_port(&found, &wanted.port).map_err(Failure::bad_request)?;
-    let pod = ready_pod(server, wanted, &found, may_enter)?;
-    let port = pod_port(&pod, &service_port.target).map_err(Failure::unavailable)?;
+    let service_port = service_port(&found, port).map_err(WebRefusal::invalid)?;
+    let pod = ready_pod(api, namespace, &found, may_enter)?;
+    let port = pod_port(&pod, &service_port.target).map_err(WebRefusal::unavailable)?;
     Ok(ProxyTarget {
         pod,
         port,
@@ -191,6 +209,10 @@ fn listed<'a>(ports: impl Iterator<Item = (&'a str, u16)>) -> String {
         words.push("none".to_owned());
     }
     words.join(", ")
+}
+
+fn name(object: &Value) -> &str {
+    text(&object["metadata"]["name"])
 }
 
 fn text(value: &Value) -> &str {
@@ -219,7 +241,7 @@ fn declared(pod: &Value) -> Vec<(&str, u16)> {
 /// A pod's port; a number need not be declared.
 fn pod_port(pod: &Value, wanted: &PortName) -> Result<u16, String> {
     let ports = declared(pod);
-    let name = object::name(pod);
+    let name = self::name(pod);
     let those = || format!("its ports are: {}", listed(ports.iter().copied()));
     match wanted {
         PortName::Number(port) => Ok(*port),
@@ -265,7 +287,7 @@ fn service_port(service: &Value, wanted: &PortName) -> Result<ServicePort, Strin
         let those = listed(ports.iter().map(|(name, port, _)| (*name, *port)));
         return Err(format!(
             "port: Invalid value: Service {:?} has no such port, or several and none is named; its ports are: {those}",
-            object::name(service)
+            name(service)
         ));
     };
     let target = match &found["targetPort"] {
@@ -280,38 +302,26 @@ fn service_port(service: &Value, wanted: &PortName) -> Result<ServicePort, Strin
 
 /// The first ready pod of a Service by name that the caller may enter, so that requests of one page reach one pod.
 fn ready_pod(
-    server: &ApiServer,
-    wanted: &Wanted,
+    api: &ApiServer,
+    namespace: &str,
     service: &Value,
-    may_enter: impl Fn(&Value) -> Result<(), Failure>,
-) -> Result<Value, Failure> {
+    may_enter: impl Fn(&Value) -> Result<(), WebRefusal>,
+) -> Result<Value, WebRefusal> {
     let none = |why: &str| {
-        Failure::unavailable(format!(
-            "no endpoints available for service {:?}: {why}",
-            wanted.name
+        let name = name(service);
+        WebRefusal::unavailable(format!(
+            "no endpoints available for service {name:?}: {why}"
         ))
     };
     let selector = service["spec"]["selector"].as_object();
-    let selector: BTreeMap<&String, &str> = (selector.into_iter().flatten())
-        .map(|(key, value)| (key, value.as_str().unwrap_or_default()))
+    let selector: BTreeMap<String, String> = (selector.into_iter().flatten())
+        .map(|(key, value)| (key.clone(), text(value).to_owned()))
         .collect();
     if selector.is_empty() {
         return Err(none("it has no selector; name a pod instead"));
     }
-    let prefix = pods().prefix(Some(&wanted.namespace));
     let mut refused = None;
-    for entry in server.0.store.list(&prefix, None, usize::MAX).entries {
-        let selects = |(key, value): (&&String, &&str)| {
-            entry
-                .meta
-                .labels
-                .get(*key)
-                .is_some_and(|label| label == value)
-        };
-        if !selector.iter().all(selects) {
-            continue;
-        }
-        let pod = object::parse(&entry)?;
+    for pod in api.stored_with(pods(), namespace, &selector) {
         if !is_ready(&pod) {
             continue;
         }
@@ -325,7 +335,7 @@ fn ready_pod(
 
 fn is_ready(pod: &Value) -> bool {
     let conditions = items(&pod["status"]["conditions"]);
-    !object::deleting(pod)
+    pod["metadata"]["deletionTimestamp"].is_null()
         && conditions
             .iter()
             .any(|one| one["type"] == "Ready" && one["status"] == "True")
