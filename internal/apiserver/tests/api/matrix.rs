@@ -606,8 +606,9 @@ impl Ask {
         let (right, want) = match is {
             Is::Nobody => (code == 401, "401"),
             _ if is.may(&self.resource, self.verb, self.namespace) => {
-                // No agent exists to read a log from.
-                let no_agent = code == 503 && self.resource == "pods/log";
+                // No agent exists to read a log from, or to reach a program in a pod.
+                let of_agent = ["pods/log", "pods/proxy", "services/proxy"];
+                let no_agent = code == 503 && of_agent.contains(&self.resource.as_str());
                 let carried_out = !matches!(code, 401 | 403) && code < 500;
                 (carried_out || no_agent, "permitted")
             }
