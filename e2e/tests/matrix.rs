@@ -80,7 +80,7 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 87] = [
+const PORTAL: [Row; 91] = [
     ("GET", "/metrics", "", "", Who::Admins, 403),
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
@@ -174,6 +174,11 @@ const PORTAL: [Row; 87] = [
     ("GET", "/ui/design", "", "", Who::Authenticated, 403),
     ("GET", "/ui/live", "", "", Who::Authenticated, 403),
     ("GET", "/ui/assets/{file}", "/ui/assets/muster.css", "", Who::All, 403),
+    // It says which domain pages of pods have.
+    ("GET", "/proxy", "", "", Who::All, 403),
+    ("GET", "/proxy/{namespace}/{kind}/{name}/{port}", "/proxy/a/pods/none/80", "", Who::Workers, 403),
+    ("GET", "/proxy/{namespace}/{kind}/{name}/{port}/", "/proxy/a/pods/none/80/", "", Who::Workers, 403),
+    ("GET", "/proxy/{namespace}/{kind}/{name}/{port}/{*path}", "/proxy/a/services/none/80/x", "", Who::Workers, 403),
     ("GET", "/ui/{*path}", "/ui/none", "", Who::Authenticated, 403),
 ];
 
@@ -516,8 +521,10 @@ impl Tally {
 }
 
 fn ask_portal(ground: &Ground, callers: &[(Is, Credentials)], tally: &mut Tally) {
+    let of_pods = proxy::PATHS.map(|path| (http::Method::GET, path));
     let routes: BTreeSet<(String, &str)> = portal::routes()
         .into_iter()
+        .chain(of_pods)
         .map(|(method, path)| (method.to_string(), path))
         .collect();
     let rows: BTreeSet<(String, &str)> =
@@ -553,7 +560,7 @@ fn ask_portal(ground: &Ground, callers: &[(Is, Credentials)], tally: &mut Tally)
     for row in rows.chain(PORTAL.iter().filter(last)) {
         let (method, path, asked, body, who, denied) = *row;
         let asked = if asked.is_empty() { path } else { asked };
-        let page = path == "/" || path.starts_with("/ui");
+        let page = path == "/" || path.starts_with("/ui") || path.starts_with("/proxy");
         let media = if page { FORM } else { "application/json" };
         for (is, credentials) in callers {
             let head = ground.head(credentials, method, asked, media, body.as_bytes());

@@ -59,6 +59,47 @@ fn nodes(platform: &Platform, head: &str) -> u32 {
 }
 
 #[test]
+fn rays_dashboard_is_reached_through_the_server() {
+    let platform = Platform::up(&[]);
+    platform.apply(&cluster("rays", 0));
+    let rays = await_state(&platform, "rays", "ready");
+    let (head, port) = (
+        head_of(&rays),
+        rays["status"]["endpoints"]["dashboard"].clone(),
+    );
+    let port = port.as_str().unwrap();
+    let address = platform.cli(&["open", "rays", "--print"]).ok();
+    assert!(
+        address.ends_with(&format!("/proxy/default/pods/{head}/{port}/\n")),
+        "{address}"
+    );
+    let base = format!("/api/v1/namespaces/default/pods/{head}:dashboard/proxy");
+    let version = eventually("the dashboard answers", RAY_STARTS, || {
+        let asked = platform.kubectl(&["get", "--raw", &format!("{base}/api/version")]);
+        serde_json::from_str::<Value>(&asked.out).ok()
+    });
+    assert_eq!(version["ray_version"], "2.60.0", "{version}");
+    let page = platform
+        .kubectl(&["get", "--raw", &format!("{base}/")])
+        .ok();
+    assert!(page.contains("<title>Ray Dashboard</title>"), "{page}");
+    let script = e2e::repository().join("e2e/clients/ray_dashboard.py");
+    let (script, url) = (
+        script.display().to_string(),
+        format!("http://{}", platform.listen),
+    );
+    let words = [
+        &script,
+        &url,
+        &platform.password(),
+        "localhost",
+        address.trim(),
+    ];
+    let out = e2e::run(&mut platform.command(&e2e::python(), &words)).ok();
+    assert!(out.contains("Ray's dashboard done"), "{out}");
+}
+
+#[test]
 fn ray_clusters_run_tasks_side_by_side_on_one_machine() {
     let platform = Platform::up(&[]);
     platform.apply(&cluster("one", 2));

@@ -56,6 +56,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "usage",
         ],
     ),
+    ("proxy", &["apiserver"]),
     ("resources", &[]),
     ("rpc", &[]),
     ("runtime", &["durable"]),

@@ -144,6 +144,19 @@ fn subresources(kind: &Kind) -> Vec<Sub> {
                 response: ("", "v1", "PodPortForwardOptions"),
                 verbs: &["create", "get"],
             },
+            "proxy" => Sub {
+                name,
+                response: (
+                    "",
+                    "v1",
+                    if kind.plural == "pods" {
+                        "PodProxyOptions"
+                    } else {
+                        "ServiceProxyOptions"
+                    },
+                ),
+                verbs: &["create", "delete", "get", "patch", "update"],
+            },
             "exec" => Sub {
                 name,
                 response: ("", "v1", "PodExecOptions"),

@@ -16,6 +16,7 @@ use resources::registry::{self, Kind};
 use crate::call::{AuditNotes, Call};
 use crate::client::InProcess;
 use crate::path::{RequestTarget, ResourcePath};
+use crate::pod_proxy::{self, PROXY, ProxiedRequest};
 use crate::prepare::ObjectPart;
 use crate::request::Params;
 use crate::server::ApiServer;
@@ -186,9 +187,11 @@ async fn on_resource(
         },
         params.get("fieldSelector").unwrap_or_default(),
     )?;
-    // Logs are raw bytes in any format: their handler does not negotiate.
+    // Logs and a pod's own answers are bytes in any format: their handlers do not negotiate.
+    let proxied = subresource.as_deref() == Some(PROXY) && kind.extra_subresources.contains(&PROXY);
     let form = match subresource.as_deref() {
         Some("log" | "exec" | "attach" | "portforward") => negotiate::PLAIN,
+        _ if proxied => negotiate::PLAIN,
         _ => negotiate::objects(&parts.headers)?,
     };
     let call = Call {
@@ -198,7 +201,8 @@ async fn on_resource(
         kind,
         namespace,
         name,
-        dry_run: params.dry_run()?,
+        // A program in a pod gives its own parameters their meaning.
+        dry_run: !proxied && params.dry_run()?,
         params,
         headers: parts.headers.clone(),
         form,
@@ -207,7 +211,9 @@ async fn on_resource(
         upgrade: parts.extensions.get::<OnUpgrade>().cloned(),
     };
     let notes = call.audit.clone();
-    let answer = if verb.reads() {
+    let answer = if proxied {
+        in_pod(&call, parts, body).await
+    } else if verb.reads() {
         carried_out(call, subresource, verb, Body::empty()).await
     } else {
         let bytes = request::read(body).await?;
@@ -217,6 +223,7 @@ async fn on_resource(
         server.0.large.carry_out(size, &by, work).await
     };
     let mut response = match answer {
+        Ok(response) if proxied => response,
         Ok(response) => versions::shown(kind, response),
         Err(failure) => failure.into_response(),
     };
@@ -224,6 +231,26 @@ async fn on_resource(
         response.extensions_mut().insert(notes);
     }
     Ok(response)
+}
+
+/// A request to a program in a pod.
+async fn in_pod(call: &Call, parts: &Parts, body: Body) -> DispatchResult {
+    let proxy = call.server.0.pod_proxy.read().clone();
+    let proxy = proxy.ok_or_else(|| {
+        Failure::unavailable("this server reaches no programs in pods; use another server")
+    })?;
+    let below = pod_proxy::below(parts.uri.path()).ok_or_else(Failure::no_such_resource)?;
+    let request = ProxiedRequest {
+        parts: parts.clone(),
+        body,
+        kind: call.kind,
+        namespace: call.namespace.clone().unwrap_or_default(),
+        object: call.object_name().to_owned(),
+        below: below.to_owned(),
+        caller: call.caller.clone(),
+        credential: call.credential.clone(),
+    };
+    Ok(proxy(request).await)
 }
 
 /// The size of a write: its body, and the stored object.

@@ -77,6 +77,10 @@ fn below_version(group: &str, version: &str, rest: &[Cow<'_, str>]) -> RequestTa
         _ => (None, rest),
     };
     let (resource, name, subresource) = match rest {
+        // What follows is the path of a program in a pod.
+        [resource, name, sub, ..] if sub == "proxy" => {
+            (resource, Some(name.to_string()), Some(sub.to_string()))
+        }
         [resource] => (resource, None, None),
         [resource, name] => (resource, Some(name.to_string()), None),
         [resource, name, sub] => (resource, Some(name.to_string()), Some(sub.to_string())),
@@ -154,6 +158,16 @@ mod tests {
             (listed.namespace.as_deref(), listed.name),
             (Some("a"), None)
         );
+    }
+
+    #[test]
+    fn a_proxied_path_is_its_objects() {
+        for more in ["", "/", "/x%2Fy//z/", "/namespaces/b"] {
+            let found = resource(&format!("/api/v1/namespaces/a/services/web:80/proxy{more}"));
+            assert_eq!(found.subresource.as_deref(), Some("proxy"), "{more}");
+            assert_eq!(found.name.as_deref(), Some("web:80"), "{more}");
+            assert_eq!(found.namespace.as_deref(), Some("a"), "{more}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Owns the server's components and its start: store, schemas, configuration. Other modules handle
 //! requests.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use jiff::Timestamp;
 use parking_lot::RwLock;
 use resources::access::Caller;
 use resources::admission::pod_security::PodSecurity;
+use resources::registry::Kind;
 use resources::services::addresses::ServiceRange;
 use schema::{SchemaError, Schemas};
 use store::Store;
@@ -22,6 +24,7 @@ use crate::exec::{ExecCounts, ExecOpener, IDLE};
 use crate::impersonation::Users;
 use crate::limits::{SMALL_REQUEST_BYTES, WATCH_RECHECK};
 use crate::logs::LogOpener;
+use crate::pod_proxy::PodProxy;
 use crate::request::BodyFormat;
 use crate::watch_places::WatchPlaces;
 use crate::work_threads::{By, RequestTurns, weight};
@@ -84,6 +87,7 @@ pub(crate) struct Inner {
     pub(crate) config: ApiConfig,
     pub(crate) logs: RwLock<Option<LogOpener>>,
     pub(crate) exec_opener: RwLock<Option<ExecOpener>>,
+    pub(crate) pod_proxy: RwLock<Option<PodProxy>>,
     /// How many commands in containers each user runs.
     pub(crate) execs: ExecCounts,
     /// The open watches.
@@ -154,6 +158,7 @@ impl ApiServer {
             config,
             logs: RwLock::new(None),
             exec_opener: RwLock::new(None),
+            pod_proxy: RwLock::new(None),
             execs: ExecCounts::default(),
             watches: WatchPlaces::default(),
             auditor: RwLock::new(None),
@@ -222,9 +227,47 @@ impl ApiServer {
         *self.0.exec_opener.write() = Some(opener);
     }
 
+    /// Sets what carries out requests to programs in pods. Until then `pods/proxy` and `services/proxy` answer that none can
+    /// be reached.
+    pub fn set_pod_proxy(&self, proxy: PodProxy) {
+        *self.0.pod_proxy.write() = Some(proxy);
+    }
+
+    /// A stored object; none if it does not exist or cannot be read. Checks no rights.
+    pub fn stored(&self, kind: &Kind, namespace: &str, name: &str) -> Option<serde_json::Value> {
+        let entry = self.0.store.get(&kind.key(Some(namespace), name))?;
+        serde_json::from_slice(&entry.value).ok()
+    }
+
+    /// The stored objects of a namespace that have these labels, by name. Checks no rights.
+    pub fn stored_with(
+        &self,
+        kind: &Kind,
+        namespace: &str,
+        labels: &BTreeMap<String, String>,
+    ) -> Vec<serde_json::Value> {
+        let prefix = kind.prefix(Some(namespace));
+        let page = self.0.store.list(&prefix, None, usize::MAX);
+        let has = |entry: &&Arc<store::Entry>| {
+            let own = &entry.meta.labels;
+            labels
+                .iter()
+                .all(|(key, value)| own.get(key) == Some(value))
+        };
+        let found = page.entries.iter().filter(has);
+        found
+            .filter_map(|entry| serde_json::from_slice(&entry.value).ok())
+            .collect()
+    }
+
     /// Sets the destination of audit events; without it requests are not recorded.
     pub fn set_auditor(&self, auditor: Option<Auditor>) {
         *self.0.auditor.write() = auditor;
+    }
+
+    /// The destination of audit events.
+    pub fn auditor(&self) -> Option<Auditor> {
+        self.0.auditor.read().clone()
     }
 
     /// Sets the source of users. Until then TokenReviews know only service accounts' tokens, and a

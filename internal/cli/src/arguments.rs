@@ -48,6 +48,9 @@ pub enum Command {
     Exec(Exec),
     /// Forward ports of this machine to ports of a running pod, or of one rank of a job
     PortForward(PortForward),
+    /// Open a web page inside a job: the port of a pod, of one rank of a job, of a Service, or Ray's dashboard of a
+    /// RayCluster. Prints the address, and starts a browser if there is one
+    Open(Open),
     /// Show why a job waits: the limits that hold it, changes that would let it fit, pods that it could preempt, and
     /// its estimated start; or the decisions on it (--history)
     Explain(Subject),
@@ -285,6 +288,26 @@ pub struct PortForward {
     /// Address of this machine to listen on
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     pub address: String,
+}
+
+/// Options of `muster open`.
+#[derive(Args, Debug)]
+pub struct Open {
+    /// Name of a pod, job, RayCluster or Service, or KIND/NAME
+    pub name: String,
+    /// Number or name of the port [default: the only one that is declared; of a RayCluster its dashboard's]
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<String>,
+    /// Rank of a job's replica
+    #[arg(long, default_value_t = 0)]
+    pub rank: u32,
+    /// Lead a port of this machine to the pod, until the command ends, and open that; so does a server without a domain
+    /// for pages of pods (`muster server --proxy-domain`)
+    #[arg(long)]
+    pub forward: bool,
+    /// Print the address and start no browser
+    #[arg(long)]
+    pub print: bool,
 }
 
 /// One job.

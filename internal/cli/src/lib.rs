@@ -26,6 +26,7 @@ mod logs;
 mod manifests;
 mod node;
 mod nodes;
+mod open;
 mod option_error;
 mod outcome;
 mod output;
@@ -101,6 +102,7 @@ async fn dispatch(connection: &ServerConnection, command: Command) -> Result<Com
         Command::Logs(arguments) => logs::logs(connection, arguments).await,
         Command::Exec(arguments) => exec::exec(connection, arguments).await,
         Command::PortForward(arguments) => port_forward::port_forward(connection, arguments).await,
+        Command::Open(arguments) => open::open(connection, arguments).await,
         Command::Explain(target) => explain::explain(connection, target).await,
         Command::Wait(arguments) => wait::wait(connection, arguments).await,
         Command::Suspend(target) => jobs::suspend(connection, target, true).await,

@@ -31,15 +31,21 @@ pub async fn port_forward(
     let pod = ranks::pod_named(connection, &arguments.name, arguments.rank).await?;
     let mut listening = Vec::new();
     for (local, remote) in pairs {
-        let address = format!("{}:{local}", arguments.address);
-        let listener = TcpListener::bind(&address).await;
-        let listener =
-            listener.with_context(|| format!("cannot listen on {address}; name another port"))?;
+        let listener = listen(&format!("{}:{local}", arguments.address)).await?;
         println!("Forwarding from {} -> {remote}", listener.local_addr()?);
         listening.push(serve(connection, &pod, listener, remote));
     }
     futures::future::try_join_all(listening).await?;
     Ok(CommandOutcome::Yes)
+}
+
+/// A listening socket of this machine.
+///
+/// # Errors
+/// The address is no address of this machine, or is in use.
+pub async fn listen(address: &str) -> Result<TcpListener> {
+    let listener = TcpListener::bind(address).await;
+    listener.with_context(|| format!("cannot listen on {address}; name another port"))
 }
 
 /// `LOCAL:REMOTE`, `:REMOTE` with a free local port, or one number for both.
@@ -58,7 +64,11 @@ fn pair(text: &str) -> Result<(u16, u16)> {
     })
 }
 
-async fn serve(
+/// Leads the connections of a listening socket to a port of a pod, until this process is ended.
+///
+/// # Errors
+/// No more connections can be accepted.
+pub async fn serve(
     connection: &ServerConnection,
     pod: &str,
     listener: TcpListener,

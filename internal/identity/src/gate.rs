@@ -6,19 +6,24 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use resources::access::{Caller, Credential, bearer_token};
+use resources::access::{BrowserSession, Caller, Credential, bearer_token};
 
 use crate::audit::CallerSlot;
 use crate::identities::Identity;
 
 /// The cookie that carries a browser's session.
 pub const SESSION_COOKIE: &str = "muster_session";
+/// The same over TLS: browsers take a cookie with this prefix from the server's own host alone (RFC 6265bis, section
+/// 4.1.3.2), so that no host beside it, such as a pod's, can replace it.
+pub const SECURE_SESSION_COOKIE: &str = "__Host-muster_session";
 
 /// Middleware for `axum::middleware::from_fn_with_state(identity, require_caller)`.
 ///
 /// A [`Caller`] that the listener has already set from a client certificate stays. A bearer token
-/// takes precedence over a cookie. A request with only a cookie may change state only if the
-/// browser reports that it comes from the server's own pages.
+/// takes precedence over a cookie. A request with only a cookie may change state, or open a WebSocket, only if the
+/// browser reports that it comes from the server's own pages; a request that the browser reports to come from a script,
+/// a frame or an image of another origin is refused altogether. Origins of pods may be of the same site, for which
+/// `SameSite` keeps no cookie back.
 pub async fn require_caller(
     State(identity): State<Identity>,
     mut request: Request,
@@ -47,11 +52,14 @@ pub async fn require_caller(
     } else if let Some(secret) = cookie(request.headers())
         && let Some((caller, info)) = identity.bearer(secret)
     {
-        if is_write(request.method()) && !same_origin(request.headers(), request.uri()) {
+        let headers = request.headers();
+        let changes = is_write(request.method()) || headers.contains_key(header::UPGRADE);
+        if (changes && !same_origin(headers, request.uri())) || is_foreign_script(headers) {
             return refuse(
                 StatusCode::FORBIDDEN,
                 "Forbidden",
-                "a request that changes something and carries a session cookie must come from Muster's own pages",
+                "a request that changes something, or comes from a script, and carries a session cookie must come from \
+                 Muster's own pages",
             );
         }
         let credential = credential(&identity, secret);
@@ -61,6 +69,7 @@ pub async fn require_caller(
         request.extensions_mut().insert(caller);
         request.extensions_mut().insert(info);
         request.extensions_mut().insert(credential);
+        request.extensions_mut().insert(BrowserSession);
     }
     next.run(request).await
 }
@@ -75,15 +84,32 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     bearer_token(headers.get(header::AUTHORIZATION)?.to_str().ok()?)
 }
 
-/// The session's secret in the cookies.
+/// The session's secret in the cookies. The cookie that only this server can set takes precedence.
 pub(crate) fn cookie(headers: &HeaderMap) -> Option<&str> {
-    headers
-        .get_all(header::COOKIE)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(';'))
-        .filter_map(|pair| pair.trim().split_once('='))
-        .find_map(|(name, value)| (name == SESSION_COOKIE).then_some(value))
+    let named = |wanted: &str| {
+        headers
+            .get_all(header::COOKIE)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(';'))
+            .filter_map(|pair| pair.trim().split_once('='))
+            .find_map(|(name, value)| (name == wanted).then_some(value))
+    };
+    named(SECURE_SESSION_COOKIE).or_else(|| named(SESSION_COOKIE))
+}
+
+/// True if the browser reports that a page of another origin sends the request other than by a link that the user
+/// follows.
+fn is_foreign_script(headers: &HeaderMap) -> bool {
+    let word = |name| {
+        let value = headers.get(header::HeaderName::from_static(name))?;
+        value.to_str().ok()
+    };
+    let foreign =
+        word("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none");
+    let link = word("sec-fetch-mode") == Some("navigate")
+        && word("sec-fetch-dest").is_none_or(|target| target == "document");
+    foreign && !link
 }
 
 fn is_write(method: &Method) -> bool {
@@ -137,6 +163,33 @@ mod tests {
         ]);
         assert_eq!(cookie(&h), Some("abc"));
         assert_eq!(cookie(&headers(&[("cookie", "muster_sessions=abc")])), None);
+    }
+
+    #[test]
+    fn the_cookie_that_no_other_host_can_set_takes_precedence() {
+        let h = headers(&[(
+            "cookie",
+            "muster_session=tossed; __Host-muster_session=own; muster_session=other",
+        )]);
+        assert_eq!(cookie(&h), Some("own"));
+    }
+
+    #[test]
+    fn scripts_frames_and_images_of_other_origins_are_known() {
+        let of = |site, mode, target| {
+            is_foreign_script(&headers(&[
+                ("sec-fetch-site", site),
+                ("sec-fetch-mode", mode),
+                ("sec-fetch-dest", target),
+            ]))
+        };
+        assert!(of("same-site", "cors", "empty"));
+        assert!(of("cross-site", "no-cors", "image"));
+        assert!(of("same-site", "navigate", "iframe"));
+        assert!(!of("same-site", "navigate", "document"));
+        assert!(!of("same-origin", "cors", "empty"));
+        assert!(!of("none", "navigate", "document"));
+        assert!(!is_foreign_script(&headers(&[("cookie", "a=b")])));
     }
 
     #[test]

@@ -27,7 +27,7 @@ mod user;
 
 pub use directory::NewUser;
 pub use error::IdentityError;
-pub use gate::{SESSION_COOKIE, is_cross_site, require_caller};
+pub use gate::{SECURE_SESSION_COOKIE, SESSION_COOKIE, is_cross_site, require_caller};
 pub use identities::{FIRST_ADMIN, FirstAdmin, Identity, OpenedIdentity, Options};
 pub use limits::{
     LONGEST_TOKEN_TTL, RESET_HOURS, RESET_HOURS_MAX, SESSION_TTL, SESSIONS_PER_USER_MAX,

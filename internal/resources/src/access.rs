@@ -91,6 +91,11 @@ pub struct Caller {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Impersonator(pub Caller);
 
+/// Marks a request whose caller is known by a browser's session cookie, which the browser sends by itself. Stored in the
+/// request's extensions beside the [`Caller`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BrowserSession;
+
 /// The credential of a request that may outlive it, such as a watch. Stored in the request's extensions beside the
 /// [`Caller`].
 #[derive(Clone)]

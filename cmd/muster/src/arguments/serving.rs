@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
+use proxy::ProxyDomain;
 use resources::pod_ranges::{DEFAULT_CLUSTER_RANGE, Ipv4Range};
 use resources::services::addresses::{ServiceRange, ServiceRangeError, USUAL_RANGE};
 use telemetry::LogFormat;
@@ -249,6 +250,11 @@ pub struct ServerOptions {
     /// Receivers of alerts: webhooks, Slack and Alertmanager, in TOML, see below; read at the start [default: none]
     #[arg(long, env = "MUSTER_ALERT_RECEIVERS", value_name = "FILE")]
     pub alert_receivers: Option<PathBuf>,
+    /// DNS domain below which each opened port of a pod gets a host name, and so an origin, of its own
+    /// (/proxy/NAMESPACE/pods/NAME/PORT/ leads there): *.DOMAIN must lead to this server. Best a domain that shares no
+    /// parent with the server's own name [default: none; browsers on the server's own machine use localhost]
+    #[arg(long, env = "MUSTER_PROXY_DOMAIN", value_name = "DOMAIN", value_parser = ProxyDomain::parse)]
+    pub proxy_domain: Option<ProxyDomain>,
     #[command(flatten)]
     pub tls: TlsOptions,
     #[command(flatten)]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apiserver::{ApiServer, ExecAction, ExecEvent, ExecInput};
+use apiserver::{ApiServer, ExecAction, ExecEvent, ExecInput, ExecOpener};
 use fleet::Fleet;
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -12,6 +12,7 @@ use portal::{
     Backends, BackupFailed, CreatedJoinToken, ListedJoinToken, LogProblem, LogQuery, NewJoinToken,
     NodeRequestProblem, UnreadableManifests,
 };
+use proxy::{PodHttp, ProxyTimes};
 use rpc::agent::v1::{ExecData, ExecFrame, ExecInputEnd, ExecResize, OpenExec, exec_frame};
 use rpc::exec_channel;
 
@@ -55,8 +56,20 @@ pub fn connect_logs(api: &ApiServer, fleet: &Arc<Fleet>) {
 
 /// Makes the pods' `exec`, `attach` and `portforward` subresources reach the nodes.
 pub fn connect_exec(api: &ApiServer, fleet: &Arc<Fleet>) {
+    api.set_exec_opener(exec_opener(fleet));
+}
+
+/// HTTP to programs in pods, and the subresources `proxy` by it.
+pub fn connect_pods(api: &ApiServer, fleet: &Arc<Fleet>) -> PodHttp {
+    let pods = PodHttp::new(api.clone(), exec_opener(fleet), ProxyTimes::default());
+    api.set_pod_proxy(pods.handler());
+    pods
+}
+
+/// What starts commands in pods, and connects to their ports.
+fn exec_opener(fleet: &Arc<Fleet>) -> ExecOpener {
     let fleet = fleet.clone();
-    api.set_exec_opener(Arc::new(move |request| {
+    Arc::new(move |request| {
         let fleet = fleet.clone();
         Box::pin(async move {
             let (command, attach, port) = match request.action {
@@ -83,7 +96,7 @@ pub fn connect_exec(api: &ApiServer, fleet: &Arc<Fleet>) {
                 Err(error) => Err(exec_refused(&error)),
             }
         })
-    }));
+    })
 }
 
 fn exec_refused(error: &fleet::ExecError) -> apiserver::ExecError {

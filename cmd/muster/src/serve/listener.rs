@@ -69,6 +69,9 @@ pub struct Certificates {
     pub changes: watch::Receiver<u64>,
 }
 
+/// Decides which requests stream their bodies.
+pub type StreamingRequests = Arc<dyn Fn(&Request<Incoming>) -> bool + Send + Sync>;
+
 /// What the listener serves: certificates, routes and limits.
 pub struct ListenerConfig {
     /// The server's certificate, and how clients' are verified.
@@ -79,6 +82,8 @@ pub struct ListenerConfig {
     pub limits: ListenerLimits,
     /// The validity of client certificates.
     pub certificates: Certificates,
+    /// True for requests to programs in pods: their bodies may take as long as they flow.
+    pub streams: StreamingRequests,
     /// Counts the requests that the listener itself refuses; the routes count the others.
     pub requests: Arc<RequestMetrics>,
 }
@@ -214,6 +219,7 @@ where
     let counts = config.certificates.counts.clone();
     let busy = activity.clone();
     let (slots, metrics) = (requests.clone(), config.requests.clone());
+    let streams = config.streams.clone();
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         let in_progress = busy.begin();
         let mut origin = RequestOrigin::Address(connection_slots::origin(peer.ip()));
@@ -232,6 +238,7 @@ where
             .extensions_mut()
             .insert(axum::extract::ConnectInfo(peer));
         let lasting = request.uri().path().starts_with(SESSIONS);
+        let streamed = streams(&request);
         let slot = slots.take(origin);
         if slot.is_err() {
             let refused = StatusCode::TOO_MANY_REQUESTS;
@@ -241,9 +248,11 @@ where
         async move {
             let (answer, slot) = match slot {
                 Ok(slot) => {
-                    let request = request.map(|body| match lasting {
-                        true => Body::new(body),
-                        false => Body::new(Upload::new(body, slot.body_bytes(), limits)),
+                    let request = request.map(|body| match (lasting, streamed) {
+                        (true, _) => Body::new(body),
+                        // The proxy passes on what it reads, and so holds none of it.
+                        (_, true) => Body::new(Upload::new(body, None, limits.of_stream())),
+                        _ => Body::new(Upload::new(body, Some(slot.body_bytes()), limits)),
                     });
                     let answer = router.oneshot(request).await?;
                     // Whatever a route answers to a body that ends with an error.

@@ -24,6 +24,7 @@ mod mirror;
 mod notify;
 mod open_port;
 mod plain_http;
+mod pod_pages;
 mod pod_security;
 mod process;
 mod ready;

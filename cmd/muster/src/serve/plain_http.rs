@@ -21,6 +21,7 @@ pub fn marked(routes: Router) -> Router {
     Router::new()
         .fallback_service(routes)
         .layer(Extension(PlainHttp))
+        .layer(Extension(proxy::Scheme::Http))
 }
 
 /// The names and addresses of this server, beside `localhost` and the loopback addresses.

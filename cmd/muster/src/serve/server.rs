@@ -12,6 +12,7 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use fleet::{CertificateAuthority, Fleet, FleetConfig};
 use identity::{Identity, Options};
+use proxy::{ProxyDomain, WebProxy};
 use resources::access::Caller;
 use supervisor::Supervisor;
 use tokio::net::TcpListener;
@@ -27,8 +28,8 @@ use super::listener::{self, Certificates, ListenerConfig, ListenerLimits};
 use super::metrics::RequestMetrics;
 use super::tls::{self, CertificateKeeper, ReadTlsOptions, ServedCertificates};
 use super::{
-    admin, audit, backends, host, plain_http, pod_security, process, route_layer, scheduler,
-    signals, upgrade,
+    admin, audit, backends, host, plain_http, pod_pages, pod_security, process, route_layer,
+    scheduler, signals, upgrade,
 };
 use crate::arguments::ServerOptions;
 use crate::join_url::join_url;
@@ -151,10 +152,13 @@ impl RunningServer {
                 requests.clone(),
             )),
         };
+        let pods = backends::connect_pods(&api, &fleet);
+        let web_proxy = WebProxy::new(pods, options.proxy_domain.clone());
         let known = names(options, address);
         let own_names = plain_http::AllowedHosts::new(&known.dns, &known.addresses);
         let router = Router::new()
             .merge(portal::router(portal))
+            .merge(web_proxy.routes())
             .merge(fleet.routes().into_axum_router().reset_fallback())
             .fallback_service(api.router())
             // The last layer handles a request first.
@@ -173,6 +177,7 @@ impl RunningServer {
                 plain_http::refuse_other_hosts,
             ));
         let router = route_layer::around(router, requests.clone());
+        let router = pod_pages::beside(router, web_proxy.clone(), requests.clone());
         let certificate = Certificate::issue(&ca, &known)?;
         let served = ServedCertificates::new(certificate.clone());
         let configured =
@@ -182,6 +187,9 @@ impl RunningServer {
             router,
             limits: ListenerLimits::of(process::raise_open_files()),
             certificates: certificates(&fleet),
+            streams: Arc::new(move |request| {
+                web_proxy.owns(request) || apiserver::is_proxied(request.uri().path())
+            }),
             requests,
         };
         // Written before the first request is answered: a user who can read the file can use it.
@@ -323,6 +331,7 @@ fn names(options: &ServerOptions, address: SocketAddr) -> ServerNames {
             Err(_) => dns.push(advertised.clone()),
         }
     }
+    dns.extend(options.proxy_domain.as_ref().map(ProxyDomain::wildcard));
     dns.dedup();
     ips.sort();
     ips.dedup();

@@ -38,7 +38,7 @@ const ADMIN: Least = Least::Role(UserRole::Admin);
 /// (`plural.group/subresource`).
 type Row = (&'static str, Least, Least, Least);
 
-const ROWS: [Row; 96] = [
+const ROWS: [Row; 98] = [
     ("bindings", ADMIN, ADMIN, ADMIN),
     ("configmaps", VIEWER, MEMBER, MEMBER),
     ("endpoints", VIEWER, LEAD, LEAD),
@@ -59,6 +59,7 @@ const ROWS: [Row; 96] = [
     ("pods/exec", MEMBER, MEMBER, ADMIN),
     ("pods/log", VIEWER, ADMIN, ADMIN),
     ("pods/portforward", MEMBER, MEMBER, ADMIN),
+    ("pods/proxy", MEMBER, MEMBER, MEMBER),
     ("pods/status", VIEWER, ADMIN, ADMIN),
     ("resourcequotas", VIEWER, ADMIN, ADMIN),
     ("resourcequotas/status", VIEWER, ADMIN, ADMIN),
@@ -66,6 +67,7 @@ const ROWS: [Row; 96] = [
     ("serviceaccounts", VIEWER, LEAD, LEAD),
     ("serviceaccounts/token", ADMIN, LEAD, ADMIN),
     ("services", VIEWER, MEMBER, MEMBER),
+    ("services/proxy", MEMBER, MEMBER, MEMBER),
     ("services/status", VIEWER, ADMIN, ADMIN),
     ("controllerrevisions.apps", VIEWER, ADMIN, ADMIN),
     ("daemonsets.apps", VIEWER, MEMBER, MEMBER),
@@ -625,8 +627,9 @@ impl Ask {
         let (right, want) = match is {
             Is::Nobody => (code == 401, "401"),
             _ if is.may(&self.resource, self.verb, self.namespace) => {
-                // No agent exists to read a log from.
-                let no_agent = code == 503 && self.resource == "pods/log";
+                // No agent exists to read a log from, or to reach a program in a pod.
+                let of_agent = ["pods/log", "pods/proxy", "services/proxy"];
+                let no_agent = code == 503 && of_agent.contains(&self.resource.as_str());
                 let carried_out = !matches!(code, 401 | 403) && code < 500;
                 (carried_out || no_agent, "permitted")
             }

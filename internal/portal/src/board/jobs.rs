@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use resources::names;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::Board;
 use super::job_entry::{JobFacts, PODS};
 use super::pods::PodRow;
+use super::web_ports::{DASHBOARD, WebPort};
 use crate::other_kinds::Group;
 use crate::verdict::rank_names;
 
@@ -171,6 +173,9 @@ pub struct Replica {
     /// Changes with each start of its containers.
     #[serde(skip)]
     pub run: String,
+    /// Its ports with web pages.
+    #[serde(skip)]
+    pub web: Vec<WebPort>,
 }
 
 /// A job's page.
@@ -284,6 +289,7 @@ impl Replica {
             restarts: 0,
             exit: String::new(),
             run: String::new(),
+            web: Vec::new(),
         }
     }
 }
@@ -308,7 +314,14 @@ fn replica(rank: usize, pod: &PodRow) -> Replica {
         format!("{} {reason}", end.exit_code).trim().to_string()
     });
     let restarts = containers.iter().map(|c| c.restart_count).sum();
+    let mut web = pod.web.clone();
+    if pod.label(names::RAY_NODE_TYPE) == "head" {
+        for port in web.iter_mut().filter(|port| port.title == DASHBOARD) {
+            port.title = "Ray dashboard".to_owned();
+        }
+    }
     Replica {
+        web,
         rank,
         pod: pod.metadata.name.clone().unwrap_or_default(),
         role: pod.role().to_owned(),

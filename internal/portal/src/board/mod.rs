@@ -14,6 +14,7 @@ mod pods;
 mod queues;
 mod snapshot;
 mod teams;
+mod web_ports;
 
 use std::hash::Hash;
 use std::sync::Arc;

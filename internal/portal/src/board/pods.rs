@@ -3,13 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, ResourceRequirements};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, ContainerStatus, Pod, PodSpec, ResourceRequirements,
+};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::{Metadata, NamespaceResourceScope, Resource};
 use resources::amounts::{Amounts, pod_requests};
 use resources::names;
 use serde::Deserialize;
+
+use super::web_ports::{self, WebPort};
 
 /// A pod for the pages.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -29,6 +33,8 @@ pub struct PodRow {
     pub(super) gpus: i64,
     /// When its node accepted it.
     pub(super) started: Option<Time>,
+    /// Its ports with web pages.
+    pub(super) web: Vec<WebPort>,
 }
 
 impl PodRow {
@@ -137,6 +143,8 @@ struct WireSpec {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct WireContainer {
+    #[serde(default)]
+    ports: Vec<ContainerPort>,
     resources: Option<ResourceRequirements>,
     restart_policy: Option<String>,
 }
@@ -188,6 +196,10 @@ impl From<Wire> for PodRow {
             .remove_entry(names::DEVICES)
             .map(|(name, chosen)| BTreeMap::from([(name, chosen)]));
         let gpus = wire.spec.gpus();
+        let containers = wire.spec.containers.iter();
+        let web = containers
+            .flat_map(|one| web_ports::of(&one.ports))
+            .collect();
         let node = wire.spec.node_name.take().filter(|node| !node.is_empty());
         PodRow {
             requests: match &node {
@@ -212,6 +224,7 @@ impl From<Wire> for PodRow {
             user,
             gpus,
             started: wire.status.start_time,
+            web,
         }
     }
 }

@@ -8,7 +8,7 @@ use axum::extract::{ConnectInfo, Query, State};
 use axum::http::{HeaderMap, Uri, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use identity::audit::SignInName;
-use identity::{SESSION_COOKIE, SESSION_TTL, TokenInfo};
+use identity::{SECURE_SESSION_COOKIE, SESSION_COOKIE, SESSION_TTL, TokenInfo};
 use serde::Deserialize;
 
 use super::{page, page_with};
@@ -22,6 +22,22 @@ struct SignIn {
     user: String,
     next: String,
 }
+
+/// A page that leads to a pod's page. A redirect would end at another origin, and the form may lead to this server's own
+/// pages only.
+#[derive(Template)]
+#[template(
+    source = "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Signed in</title>\
+              <meta http-equiv=\"refresh\" content=\"0; url={{ next }}\"></head>\
+              <body><p><a href=\"{{ next }}\">Go on</a></p></body></html>",
+    ext = "html"
+)]
+struct LeadOn<'a> {
+    next: &'a str,
+}
+
+/// The begin of the addresses of pods' pages.
+const OF_PODS: &str = "/proxy/";
 
 /// The page after signing in.
 #[derive(Deserialize)]
@@ -39,9 +55,9 @@ pub struct Credentials {
     next: String,
 }
 
-/// Accepts only the server's own pages, so that a link cannot redirect to another site.
+/// Accepts only the server's own pages and the addresses of pods' pages, so that a link cannot redirect to another site.
 fn own_page(next: &str) -> &str {
-    let own = next.starts_with("/ui/")
+    let own = (next.starts_with("/ui/") || next.starts_with(OF_PODS))
         && !next.contains("//")
         && !next.contains('\\')
         // A header cannot carry them.
@@ -91,7 +107,11 @@ async fn signed_in(
     {
         Ok(session) => {
             let cookie = cookie(&session.secret, SESSION_TTL.as_secs(), is_https(headers));
-            ([(header::SET_COOKIE, cookie)], Redirect::to(&next)).into_response()
+            let answer = match next.starts_with(OF_PODS) {
+                true => page(&LeadOn { next: &next }),
+                false => Redirect::to(&next).into_response(),
+            };
+            ([(header::SET_COOKIE, cookie)], answer).into_response()
         }
         Err(error) => {
             let problem = Problem::from(error);
@@ -135,10 +155,11 @@ fn is_https(headers: &HeaderMap) -> bool {
 }
 
 fn cookie(secret: &str, seconds: u64, https: bool) -> String {
-    let secure = if https { "; Secure" } else { "" };
-    format!(
-        "{SESSION_COOKIE}={secret}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
-    )
+    let (name, secure) = match https {
+        true => (SECURE_SESSION_COOKIE, "; Secure"),
+        false => (SESSION_COOKIE, ""),
+    };
+    format!("{name}={secret}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
 }
 
 #[cfg(test)]
@@ -147,7 +168,9 @@ mod tests {
 
     #[test]
     fn signing_in_leads_to_our_own_pages_only() {
-        assert_eq!(own_page("/ui/jobs?q=x"), "/ui/jobs?q=x");
+        for own in ["/ui/jobs?q=x", "/proxy/a/pods/p/80/x"] {
+            assert_eq!(own_page(own), own);
+        }
         for other in [
             "",
             "https://evil.example",
@@ -169,13 +192,14 @@ mod tests {
             "Secure",
             "Max-Age=60",
             "Path=/",
+            "__Host-muster_session=",
         ] {
             assert!(cookie.contains(part), "{part}");
         }
     }
 
     fn prop_redirects(to: &str) -> proptest::test_runner::TestCaseResult {
-        proptest::prop_assert!(to.starts_with("/ui/"));
+        proptest::prop_assert!(to.starts_with("/ui/") || to.starts_with("/proxy/"));
         let answer = Redirect::to(to).into_response();
         proptest::prop_assert!(answer.status().is_redirection(), "{:?}", to);
         Ok(())
@@ -191,7 +215,7 @@ mod tests {
         #[test]
         fn no_page_after_signing_in_panics(next in "(/ui/)?[/\\\\a-z:.?&%#@\\PC]{0,24}", damage in crate::documents::damage()) {
             let to = own_page(&next);
-            proptest::prop_assert!(to.starts_with("/ui/") && !to.contains("//") && !to.contains('\\'), "{}", to);
+            proptest::prop_assert!(!to.contains("//") && !to.contains('\\'), "{}", to);
             // A header can carry it.
             prop_redirects(to)?;
             let uri = crate::documents::damaged(b"/ui/sign-in?next=%2Fui%2Fjobs".to_vec(), &damage);

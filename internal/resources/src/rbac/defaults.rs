@@ -162,6 +162,11 @@ fn member_rules() -> Vec<Value> {
         &["pods/attach", "pods/exec", "pods/portforward"],
         &["create", "get"],
     ));
+    rules.push(rule(
+        "",
+        &["pods/proxy", "services/proxy"],
+        &["create", "delete", "get", "patch", "update"],
+    ));
     rules
 }
 

@@ -67,6 +67,7 @@ pub(super) const KIND: Kind = Kind {
     categories: &["all"],
     schema: "io.k8s.api.core.v1.Service",
     status: true,
+    extra_subresources: &["proxy"],
     default,
     validate,
     validate_status: |new, _| meta::conditions(new),

@@ -102,6 +102,7 @@ const ATTACH: &[(&str, &str)] = &[
     ("tty", "boolean"),
 ];
 const FORWARD: &[(&str, &str)] = &[("ports", "integer")];
+const PROXY: &[(&str, &str)] = &[("path", "string")];
 const EXEC: &[(&str, &str)] = &[
     ("command", "string"),
     ("container", "string"),
@@ -229,6 +230,16 @@ fn kind_paths(kind: &KindRoute, form: DocumentVersion, paths: &mut Map<String, V
                 vec![
                     act("get", "connect", "connectGet", None, None, options),
                     act("post", "connect", "connectPost", None, None, options),
+                ]
+            }
+            "proxy" => {
+                let connect = |method, verb| act(method, "connect", verb, None, None, PROXY);
+                vec![
+                    connect("get", "connectGet"),
+                    connect("post", "connectPost"),
+                    connect("put", "connectPut"),
+                    connect("patch", "connectPatch"),
+                    connect("delete", "connectDelete"),
                 ]
             }
             "log" => vec![act("get", "get", "read", None, None, LOG)],

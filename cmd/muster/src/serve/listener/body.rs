@@ -33,7 +33,7 @@ const DISCARDED_MAX: usize = 3 << 20;
 /// others is read to its end, and that end is an error.
 pub struct Upload {
     body: Incoming,
-    bytes: BodyBytes,
+    bytes: Option<BodyBytes>,
     refused: Option<TooManyRequests>,
     discarded: usize,
     limits: ListenerLimits,
@@ -44,8 +44,8 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// The body with these limits.
-    pub fn new(body: Incoming, bytes: BodyBytes, limits: ListenerLimits) -> Upload {
+    /// The body with these limits; without a count its bytes are not bounded.
+    pub fn new(body: Incoming, bytes: Option<BodyBytes>, limits: ListenerLimits) -> Upload {
         Upload {
             body,
             bytes,
@@ -76,7 +76,11 @@ impl HttpBody for Upload {
             let frame = frame?;
             let length = frame.data_ref().map_or(0, Bytes::len);
             if this.refused.is_none() {
-                match this.bytes.add(length) {
+                match this
+                    .bytes
+                    .as_ref()
+                    .map_or(Ok(()), |bytes| bytes.add(length))
+                {
                     Ok(()) => return Poll::Ready(Some(Ok(frame))),
                     Err(why) => this.refused = Some(why),
                 }

@@ -35,6 +35,9 @@ const BODY_BYTES_PER_NODE_MAX: usize = 32 << 20;
 /// followed log reads in bursts.
 const UNREAD: Duration = Duration::from_secs(300);
 
+/// The time limit on the body of a request to a program in a pod: as long as the page that sends it can be open.
+const STREAMED_BODY: Duration = Duration::from_secs(43_200);
+
 /// Limits on one connection's resources and times, and on the number of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenerLimits {
@@ -117,6 +120,14 @@ impl ListenerLimits {
             pong: Duration::from_secs(20),
             streams: 512,
             header_bytes: 64 * 1024,
+        }
+    }
+
+    /// The limits on a body that may take as long as it flows.
+    pub fn of_stream(self) -> ListenerLimits {
+        ListenerLimits {
+            body_total: STREAMED_BODY,
+            ..self
         }
     }
 

@@ -76,6 +76,7 @@ async fn serve_with(limits: ListenerLimits) -> Served {
             counts: Arc::new(|_| true),
             changes,
         },
+        streams: Arc::new(|_| false),
         requests: Arc::default(),
     };
     tokio::spawn(serve(listener, config, stopped));

@@ -3,6 +3,7 @@
 mod actions;
 mod events;
 mod logs;
+mod pages;
 mod verdict;
 
 pub use actions::{act, carry_out};
@@ -24,6 +25,7 @@ use serde::Deserialize;
 
 use self::events::EventLine;
 use self::logs::{LogQueryForm, LogView};
+use self::pages::PodPage;
 use self::verdict::Verdict;
 use super::chart::{Chart, ChartRange};
 use super::flash::FlashQuery;
@@ -109,6 +111,7 @@ struct JobPage {
     charts: Vec<Chart>,
     range: ChartRange,
     logs: LogView,
+    pages: Vec<PodPage>,
     events: Vec<EventLine>,
     manifest: String,
     /// Jobs of a CronJob are listed elsewhere.
@@ -304,6 +307,10 @@ async fn page_of(
         "manifest" => manifest(portal, caller, address).await?,
         _ => String::new(),
     };
+    let pages = match tab {
+        "summary" => pages::of(portal, caller, &job),
+        _ => Vec::new(),
+    };
     let verdict = Verdict::of(portal, caller, &job, failure, report, now).await;
     let lost = verdict.pod().to_owned();
     let line = |replica: &Replica| ReplicaLine {
@@ -349,6 +356,7 @@ async fn page_of(
         charts,
         range,
         logs,
+        pages,
         events,
         manifest,
         jobs_of,

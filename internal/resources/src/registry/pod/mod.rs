@@ -36,6 +36,7 @@ pub(super) const KIND: Kind = Kind {
         "exec",
         "log",
         "portforward",
+        "proxy",
     ],
     graceful: true,
     generation: true,
