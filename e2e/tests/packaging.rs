@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use e2e::{Ran, Setup, eventually, free_address, muster, part, repository, run};
+use e2e::{Cluster, Ran, Setup, eventually, free_address, muster, part, repository, run};
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -19,6 +19,10 @@ fn amount(text: &str) -> Option<u64> {
     if let Some((one, rest)) = text.split_once('*') {
         return amount(one)?.checked_mul(amount(rest)?);
     }
+    // The numbers in a range.
+    if let Some((first, last)) = text.split_once("..=") {
+        return (amount(last)? + 1).checked_sub(amount(first)?);
+    }
     let (number, unit) = text.split_once(' ').unwrap_or((text, ""));
     let unit = match unit {
         "" => 1,
@@ -48,6 +52,7 @@ fn numbers_of_limits_are_read() {
         ("Duration::from_secs(12 * 3600)", Some(43_200_000)),
         ("43200 s", Some(43_200_000)),
         ("64 KiB", Some(65_536)),
+        ("12_000..=12_999", Some(1000)),
         ("half", None),
         ("5 apples", None),
     ] {
