@@ -29,7 +29,7 @@ impl TableColumn {
     /// prints as an empty cell.
     pub fn cell(&self, object: &Value, now: Timestamp) -> Value {
         match self.source {
-            Source::Field(path) if self.type_ == "string" => Value::from(json::text(object, path)),
+            Source::Field(path) if self.type_ == "string" => Value::from(shown(object, path)),
             Source::Field(path) => json::at(object, path).clone(),
             Source::Count(path) => Value::from(json::int(object, path).unwrap_or(0)),
             Source::Condition(type_, member) => {
@@ -43,6 +43,15 @@ impl TableColumn {
             Source::Since(path) => Value::from(since(json::at(object, path), now)),
             Source::Computed(value) | Source::Approximated(value, _) => value(object, now),
         }
+    }
+}
+
+/// The text of a value: a number or a boolean as it is written, as kube-apiserver prints it in a column of texts.
+fn shown(object: &Value, path: &[&str]) -> String {
+    match json::at(object, path) {
+        Value::String(text) => text.clone(),
+        value @ (Value::Number(_) | Value::Bool(_)) => value.to_string(),
+        _ => String::new(),
     }
 }
 
@@ -201,6 +210,13 @@ mod tests {
                 Source::Field(&["spec", "queue"]),
                 ".spec.queue",
                 json!("q"),
+                json!(""),
+            ),
+            (
+                "string",
+                Source::Field(&["spec", "min"]),
+                ".spec.min",
+                json!("3"),
                 json!(""),
             ),
             (
