@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use resources::names;
+
 use super::ObjectKey;
 
 /// The book of ports.
@@ -30,6 +32,19 @@ impl PortAllocations {
         let ports = block(first, count);
         self.taken.extend(ports.clone());
         self.held.insert(key.clone(), ports);
+    }
+
+    /// Records the `count` ports that the job's reconciliation writes into its annotations, if it writes any.
+    pub(crate) fn hold_written(
+        &mut self,
+        key: &ObjectKey,
+        annotations: &BTreeMap<String, Option<String>>,
+        count: u16,
+    ) {
+        let written = annotations.get(names::RENDEZVOUS_PORT);
+        if let Some(first) = written.and_then(|port| port.as_ref()?.parse().ok()) {
+            self.hold(key, first, count);
+        }
     }
 
     /// The job no longer needs its ports.

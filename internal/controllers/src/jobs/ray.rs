@@ -87,10 +87,7 @@ impl Workload for RayClusterController {
             };
             reconcile(&observed, now)
         });
-        let written = outcome.annotations.get(names::RENDEZVOUS_PORT);
-        if let Some(first) = written.and_then(|port| port.as_ref()?.parse().ok()) {
-            self.ports.hold(key, first, PORTS);
-        }
+        self.ports.hold_written(key, &outcome.annotations, PORTS);
         outcome
     }
 

@@ -140,13 +140,8 @@ impl<K: ControlledTraining> Workload for TrainingController<K> {
             };
             reconcile(&observed, now)
         });
-        let written = outcome
-            .annotations
-            .get(names::RENDEZVOUS_PORT)
-            .and_then(Option::as_ref);
-        if let Some(port) = written.and_then(|port| port.parse().ok()) {
-            self.ports.hold(key, port, ports_needed(seen.job));
-        }
+        let annotations = &outcome.annotations;
+        self.ports.hold_written(key, annotations, ports_needed(seen.job));
         outcome
     }
 

@@ -81,13 +81,8 @@ impl Workload for TrainJobController {
             };
             reconcile(&observed, now)
         });
-        let written = outcome
-            .annotations
-            .get(names::RENDEZVOUS_PORT)
-            .and_then(Option::as_ref);
-        if let Some(port) = written.and_then(|port| port.parse().ok()) {
-            self.ports.hold(key, port, 1);
-        }
+        let annotations = &outcome.annotations;
+        self.ports.hold_written(key, annotations, 1);
         outcome
     }
 

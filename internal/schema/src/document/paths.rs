@@ -121,6 +121,17 @@ const LOG: &[(&str, &str)] = &[
     ("timestamps", "boolean"),
 ];
 
+/// The end of the name of the kind that a subresource's parameters have in Kubernetes, as in `PodExecOptions`.
+fn options_of(subresource: &str) -> Option<&'static str> {
+    Some(match subresource {
+        "attach" => "AttachOptions",
+        "exec" => "ExecOptions",
+        "portforward" => "PortForwardOptions",
+        "proxy" => "ProxyOptions",
+        _ => return None,
+    })
+}
+
 fn kind_paths(kind: &KindRoute, form: DocumentVersion, paths: &mut Map<String, Value>) {
     let root = kind.root();
     let (definition, list) = (kind.definition.as_str(), list_definition(&kind.definition));
@@ -208,7 +219,13 @@ fn kind_paths(kind: &KindRoute, form: DocumentVersion, paths: &mut Map<String, V
             Some("io.k8s.api.policy.v1.Eviction") => {
                 json!({"group": "policy", "kind": "Eviction", "version": "v1"})
             }
-            _ => kind.gvk(),
+            // kubectl takes what it may send to a kind from all operations with the kind's own name.
+            _ => match options_of(subresource) {
+                Some(options) => {
+                    json!({"group": "", "kind": format!("{}{options}", kind.kind), "version": "v1"})
+                }
+                None => kind.gvk(),
+            },
         };
         let both = Some(other.unwrap_or(definition));
         let act = |method, name, verb, sends, answers, parameters| PendingOperation {

@@ -54,7 +54,7 @@ fn route(group: &str, version: &str, kind: &str, plural: &str, definition: &str)
 fn routes() -> Vec<KindRoute> {
     let mut pod = route("", "v1", "Pod", "pods", "io.k8s.api.core.v1.Pod");
     pod.subresources
-        .extend(["binding", "eviction", "log"].map(str::to_owned));
+        .extend(["binding", "eviction", "exec", "log", "portforward", "proxy"].map(str::to_owned));
     let mut job = route("batch", "v1", "Job", "jobs", "io.k8s.api.batch.v1.Job");
     job.subresources.push("scale".to_owned());
     let mut node = route("", "v1", "Node", "nodes", "io.k8s.api.core.v1.Node");
@@ -173,6 +173,9 @@ fn subresources_are_listed_with_their_own_kinds() {
     assert_eq!(kind(format!("{item}/eviction"), "post"), "Eviction");
     assert_eq!(kind(format!("{item}/status"), "patch"), "Pod");
     assert_eq!(kind(format!("{item}/log"), "get"), "Pod");
+    assert_eq!(kind(format!("{item}/exec"), "post"), "PodExecOptions");
+    assert_eq!(kind(format!("{item}/portforward"), "post"), "PodPortForwardOptions");
+    assert_eq!(kind(format!("{item}/proxy"), "patch"), "PodProxyOptions");
     let batch = SCHEMAS.openapi_v3("batch", "v1", &routes());
     assert_eq!(
         batch["paths"]["/apis/batch/v1/namespaces/{namespace}/jobs/{name}/scale"]["put"]["x-kubernetes-group-version-kind"],
