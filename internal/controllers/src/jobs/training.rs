@@ -141,7 +141,8 @@ impl<K: ControlledTraining> Workload for TrainingController<K> {
             reconcile(&observed, now)
         });
         let annotations = &outcome.annotations;
-        self.ports.hold_written(key, annotations, ports_needed(seen.job));
+        self.ports
+            .hold_written(key, annotations, ports_needed(seen.job));
         outcome
     }
 

@@ -89,7 +89,8 @@ impl Workload for VolcanoController {
             reconcile(&observed, now)
         });
         let annotations = &outcome.annotations;
-        self.ports.hold_written(key, annotations, ports_needed(seen.job));
+        self.ports
+            .hold_written(key, annotations, ports_needed(seen.job));
         outcome
     }
 

@@ -174,7 +174,10 @@ fn subresources_are_listed_with_their_own_kinds() {
     assert_eq!(kind(format!("{item}/status"), "patch"), "Pod");
     assert_eq!(kind(format!("{item}/log"), "get"), "Pod");
     assert_eq!(kind(format!("{item}/exec"), "post"), "PodExecOptions");
-    assert_eq!(kind(format!("{item}/portforward"), "post"), "PodPortForwardOptions");
+    assert_eq!(
+        kind(format!("{item}/portforward"), "post"),
+        "PodPortForwardOptions"
+    );
     assert_eq!(kind(format!("{item}/proxy"), "patch"), "PodProxyOptions");
     let batch = SCHEMAS.openapi_v3("batch", "v1", &routes());
     assert_eq!(
