@@ -18,8 +18,8 @@ const ROUTES: [(&str, &str, &str); 7] = [
     ("health.rs", "GET", "/healthz"),
     ("health.rs", "GET", "/readyz"),
     ("health.rs", "GET", "/metrics"),
-    // Whoever reaches the extender's address may bind pods that wait: by default it has none, and a start with an
-    // address that other machines reach warns.
+    // Every client that reaches the extender's address can bind waiting pods. By default the extender has no address,
+    // and the server warns about one that other machines reach.
     ("extender.rs", "POST", "/filter"),
     ("extender.rs", "POST", "/prioritize"),
     ("extender.rs", "POST", "/preempt"),

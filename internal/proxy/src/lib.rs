@@ -1,6 +1,6 @@
 //! Web pages inside jobs, in a browser that is signed in: each opened port of a pod or Service has a host name of its
 //! own, and so an origin of its own. A page of a pod is another user's code. As a page of Muster's own origin it could act
-//! as whoever looks at it; as a page of an origin that it shares with other pods it could act on their pages.
+//! as its viewer; as a page of an origin that it shares with other pods it could act on their pages.
 //!
 //! - [`PodHttp`] speaks HTTP with programs in pods, for the API's subresources `proxy` too, which work by token alone.
 //! - `/proxy/NAMESPACE/pods/NAME/PORT/PATH` at Muster's own address ([`entry`]) checks the sign-in and the rights, makes a

@@ -34,7 +34,7 @@ pub struct Opening {
     pub label: String,
     /// The user, for the bound on openings.
     pub user: String,
-    /// Who the user is now; nobody once the sign-in has ended.
+    /// Gives the user with its present rights; none once the sign-in has ended.
     pub credential: Credential,
     /// The host, and the port if any, at which Muster's own address was called.
     pub from: String,
@@ -84,7 +84,7 @@ fn remove_oldest(all: &mut BTreeMap<String, Kept>, of: impl Fn(&Kept) -> bool) {
     }
 }
 
-/// Makes room for one more of this user, of whom, and of all, there may be so many.
+/// Removes what has expired, and the oldest of this user and of all users where their bounds leave no room for one more.
 fn make_room(
     all: &mut BTreeMap<String, Kept>,
     user: &str,

@@ -128,7 +128,7 @@ async fn discard(mut body: Body) {
     let _ = tokio::time::timeout(LONGEST_DISCARD, reading).await;
 }
 
-/// A request's body that is handed back if it is dropped before its end.
+/// A request's body that is handed back if it is dropped before its end, also after an error: a client may still send.
 struct Returned {
     body: Option<Body>,
     back: Option<oneshot::Sender<Body>>,
@@ -163,7 +163,7 @@ impl HttpBody for Returned {
             return Poll::Ready(None);
         };
         let frame = ready!(Pin::new(body).poll_frame(cx));
-        if !matches!(frame, Some(Ok(_))) {
+        if frame.is_none() {
             this.body = None;
         }
         Poll::Ready(frame)

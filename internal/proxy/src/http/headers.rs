@@ -34,7 +34,7 @@ const OF_CONNECTION: [&str; 12] = [
     "upgrade",
 ];
 
-/// Headers by which a proxy tells who asks; a client's own are not believed.
+/// Headers by which a proxy names the user of a request; a client's own values do not count.
 const FORWARDED: [&str; 9] = [
     "forwarded",
     "via",

@@ -10,7 +10,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::connection_slots::InProgress;
 use super::limits::ListenerLimits;
-use super::request_slots::{BodyBytes, RequestSlot, TooManyRequests};
+use super::request_slots::{BodyBytes, RequestSlot};
 use super::streams::SendProgress;
 
 /// Why a request's body was not read to its end.
@@ -25,17 +25,12 @@ impl std::fmt::Display for BodyTimeout {
 
 impl std::error::Error for BodyTimeout {}
 
-/// How much of a refused body is read and dropped, in bytes: a client that still sends would see its connection reset
-/// in place of the answer. The largest body of the API.
-const DISCARDED_MAX: usize = 3 << 20;
-
-/// A request's body with a time limit, whose bytes count for its origin. A body that has too many bytes beside those of
-/// others is read to its end, and that end is an error.
+/// A request's body with a time limit, whose bytes count for its origin. Bytes beyond the bound are an error; the rest
+/// after it is not counted, because nothing but `route_layer` reads it, which discards it.
 pub struct Upload {
     body: Incoming,
+    /// Counts the bytes; none for a body that is not counted, or not any more.
     bytes: Option<BodyBytes>,
-    refused: Option<TooManyRequests>,
-    discarded: usize,
     limits: ListenerLimits,
     /// Deadline of the whole body; set at the first read.
     ends: Option<Instant>,
@@ -49,8 +44,6 @@ impl Upload {
         Upload {
             body,
             bytes,
-            refused: None,
-            discarded: 0,
             limits,
             ends: None,
             pause: None,
@@ -67,29 +60,17 @@ impl HttpBody for Upload {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::BoxError>>> {
         let this = &mut *self;
-        while let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
+        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
             this.pause = None;
-            let Some(frame) = frame else {
-                let refused = this.refused.take();
-                return Poll::Ready(refused.map(|why| Err(why.into())));
-            };
-            let frame = frame?;
-            let length = frame.data_ref().map_or(0, Bytes::len);
-            if this.refused.is_none() {
-                match this
-                    .bytes
-                    .as_ref()
-                    .map_or(Ok(()), |bytes| bytes.add(length))
-                {
-                    Ok(()) => return Poll::Ready(Some(Ok(frame))),
-                    Err(why) => this.refused = Some(why),
-                }
+            if let Some(Ok(frame)) = &frame
+                && let Some(data) = frame.data_ref()
+                && let Some(bytes) = &this.bytes
+                && let Err(why) = bytes.add(data.len())
+            {
+                this.bytes = None;
+                return Poll::Ready(Some(Err(why.into())));
             }
-            this.discarded = this.discarded.saturating_add(length);
-            if this.discarded > DISCARDED_MAX {
-                let refused = this.refused.take();
-                return Poll::Ready(refused.map(|why| Err(why.into())));
-            }
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
         let now = Instant::now();
         let ends = *this.ends.get_or_insert(now + this.limits.body_total);

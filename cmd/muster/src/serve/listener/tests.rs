@@ -70,7 +70,7 @@ async fn serve_with(limits: ListenerLimits) -> Served {
     let (changed, changes) = watch::channel(0);
     let config = ListenerConfig {
         tls: Arc::new(tls),
-        router,
+        router: route_layer::around(router, Arc::default()),
         limits,
         certificates: Certificates {
             counts: Arc::new(|_| true),
