@@ -54,13 +54,19 @@ async fn a_job_of_two_thousand_million_pods_costs_what_can_wait_and_a_gang_of_th
     };
     eventually_async("as many wait as may", SOON, &full).await;
     ground.healthy().await;
-    // The controller replaces each ended pod, and creates no more.
+    // The controller replaces each deleted pod, and creates no more. The replacement repeats the
+    // attempt and has its name, so only its uid tells the two apart.
     let list = get(&ground.admin, &format!("{PODS}?limit=1")).await.json();
-    let first = &list["items"][0]["metadata"]["name"];
-    let path = format!("{PODS}/{}", first.as_str().expect("a pod"));
-    send(&ground.member, "DELETE", &path, JSON, String::new()).await;
-    gone(&ground.admin, &path).await;
-    eventually_async("another is made for it", SOON, &full).await;
+    let first = list["items"][0]["metadata"].clone();
+    let path = format!("{PODS}/{}", first["name"].as_str().expect("a pod"));
+    let answer = send(&ground.member, "DELETE", &path, JSON, String::new()).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    eventually_async("the deleted pod is replaced", SOON, || async {
+        let uid = get(&ground.admin, &path).await.json()["metadata"]["uid"].clone();
+        (uid.is_string() && uid != first["uid"]).then_some(())
+    })
+    .await;
+    eventually_async("as many wait as before", SOON, &full).await;
     ground.has_not_grown(before);
 }
 
