@@ -80,7 +80,7 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 91] = [
+const PORTAL: [Row; 92] = [
     ("GET", "/metrics", "", "", Who::Admins, 403),
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
@@ -124,6 +124,7 @@ const PORTAL: [Row; 91] = [
     ("GET", "/api/v1/queues/{name}", "/api/v1/queues/default", "", Who::Users, 403),
     // The answer has the namespaces whose pods the caller may see.
     ("GET", "/api/v1/history", "/api/v1/history?series=cluster/gpus", "", Who::Users, 403),
+    ("GET", "/api/v1/idle-gpus", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/usage", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/allocations", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/defragmentation", "", "", Who::Admins, 403),

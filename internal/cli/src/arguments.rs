@@ -64,6 +64,9 @@ pub enum Command {
     Cancel(JobTarget),
     /// Run a command as a job of several replicas, scheduled as one gang
     Run(Run),
+    /// Open a shell in a pod of one's own, with GPUs: creates it the first time, and goes on with it later. After an
+    /// idle time (--idle) its GPUs are given back
+    Dev(Dev),
     /// Show the allocatable and allocated resources of nodes
     Top(Listing),
     /// List nodes with their devices
@@ -79,6 +82,8 @@ pub enum Command {
     /// Show how many GPU, core and memory hours were allocated to teams, queues, namespaces and users, and how long the
     /// GPUs were idle, or the single allocations
     Usage(UsageArguments),
+    /// List the jobs whose GPUs do nothing: since when, their limit, and when they are cancelled
+    Idle(IdleArguments),
     /// List the alerts that fire; silence them; show and test the receivers that are notified
     Alerts(AlertsArguments),
     /// Manage users: create, list, disable and delete them, give roles, reset passwords; change your own password
@@ -392,6 +397,40 @@ pub struct Run {
     pub command: Vec<String>,
 }
 
+/// Options of `muster dev`. All but the name and the command concern the creation.
+#[derive(Args, Debug)]
+pub struct Dev {
+    /// Name of the job whose pod it is [default: `dev-` and your user's name]
+    pub name: Option<String>,
+    /// GPUs
+    #[arg(long, default_value_t = 0)]
+    pub gpus: u32,
+    /// CPUs, such as 2 or 500m
+    #[arg(long, default_value = "1")]
+    pub cpus: String,
+    /// Memory, such as 16Gi
+    #[arg(long, default_value = "4Gi")]
+    pub memory: String,
+    /// Queue of the job
+    #[arg(long)]
+    pub queue: Option<String>,
+    /// Environment variable, as NAME=VALUE (repeatable)
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = name_and_value)]
+    pub env: Vec<(String, String)>,
+    /// Working directory of the pod [default: the current directory, or / where only root may enter that]
+    #[arg(long, value_name = "DIR")]
+    pub workdir: Option<PathBuf>,
+    /// How long the GPUs may do nothing before the job is suspended and gives them back: 1m to 90d
+    #[arg(long, default_value = "2h", value_name = "TIME")]
+    pub idle: String,
+    /// How long the pod may run in all, such as 8h [default: as long as its queue lets it]
+    #[arg(long, value_name = "TIME")]
+    pub time: Option<String>,
+    /// Command in place of a shell, after --
+    #[arg(last = true)]
+    pub command: Vec<String>,
+}
+
 /// Options of a listing.
 #[derive(Args, Debug)]
 pub struct Listing {
@@ -428,6 +467,14 @@ pub struct UsageArguments {
     /// Most allocations to list, the latest
     #[arg(long, requires = "allocations", default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
+    /// Output format [default: a table for people]
+    #[arg(short, long, value_enum)]
+    pub output: Option<UsageOutput>,
+}
+
+/// Options of `muster idle`.
+#[derive(Args, Debug)]
+pub struct IdleArguments {
     /// Output format [default: a table for people]
     #[arg(short, long, value_enum)]
     pub output: Option<UsageOutput>,

@@ -1,10 +1,10 @@
 //! `muster suspend`, `muster resume`, `muster cancel`.
 
+use administration::cancellation::suspension;
 use anyhow::Result;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use resources::registry::Kind;
 use resources::volcano;
-use serde_json::json;
 
 use super::connection::ServerConnection;
 use super::outcome::CommandOutcome;
@@ -26,14 +26,15 @@ pub async fn suspend(
     if kind.is_volcano_job() {
         return order(connection, kind, &job, &target, suspend).await;
     }
-    let patch = match (kind.group, kind.kind) {
-        _ if kind.training().is_some() => json!({"spec": {"runPolicy": {"suspend": suspend}}}),
-        ("batch", "Job") | ("ray.io", "RayCluster" | "RayJob") => {
-            json!({"spec": {"suspend": suspend}})
-        }
-        _ if kinds::is_job_set(kind) => json!({"spec": {"suspend": suspend}}),
-        (_, other) => return Err(failure::usage(format!("a {other} cannot be suspended"))),
+    let suspends = match (kind.group, kind.kind) {
+        ("batch", "Job") | ("ray.io", "RayCluster" | "RayJob") => true,
+        _ => kind.training().is_some() || kinds::is_job_set(kind),
     };
+    if !suspends {
+        let message = format!("a {} cannot be suspended", kind.kind);
+        return Err(failure::usage(message));
+    }
+    let patch = suspension(kind, suspend, None);
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let patched = connection
         .api(kind)

@@ -9,6 +9,7 @@ mod connection;
 mod crds;
 mod defragmentation;
 mod describe;
+mod dev;
 mod drain;
 mod error_message;
 mod exec;
@@ -18,6 +19,7 @@ mod failure;
 mod follow;
 mod gone_pods;
 mod history;
+mod idle;
 mod jobs;
 mod kinds;
 mod kubeconfig;
@@ -109,6 +111,7 @@ async fn dispatch(connection: &ServerConnection, command: Command) -> Result<Com
         Command::Resume(target) => jobs::suspend(connection, target, false).await,
         Command::Cancel(target) => jobs::cancel(connection, target).await,
         Command::Run(arguments) => run::run(connection, arguments).await,
+        Command::Dev(arguments) => dev::dev(connection, arguments).await,
         Command::Top(listing) => nodes::top(connection, listing).await,
         Command::Nodes(listing) => nodes::nodes(connection, listing).await,
         Command::Node(command) => node::node(connection, command).await,
@@ -118,6 +121,7 @@ async fn dispatch(connection: &ServerConnection, command: Command) -> Result<Com
         },
         Command::Defragmentation(listing) => defragmentation::proposal(connection, listing).await,
         Command::Usage(arguments) => usage::usage(connection, arguments).await,
+        Command::Idle(arguments) => idle::idle(connection, arguments).await,
         Command::Alerts(arguments) => alerts::alerts(connection, arguments).await,
         Command::User(command) => users::user(connection, command).await,
         Command::Team(command) => teams::team(connection, command).await,

@@ -23,27 +23,8 @@ const QUEUES_NAMED_MAX: usize = 20;
 /// Submits the job and follows rank 0, unless --detach is given.
 pub async fn run(connection: &ServerConnection, arguments: Run) -> Result<CommandOutcome> {
     let kind = kinds::kind("pytorchjobs")?;
-    let here = std::env::current_dir().context("the current directory cannot be read")?;
-    let here = match roots_own(&here) {
-        Some(closed) if arguments.workdir.is_none() && arguments.image.is_none() => {
-            output::tell(&format!(
-                "the command starts in /, because pods do not run as root and so cannot enter {}; --workdir names \
-                 another directory",
-                closed.display()
-            ))?;
-            Path::new("/")
-        }
-        _ => here.as_path(),
-    };
-    let manifest = manifest(&arguments, &here.display().to_string());
-    let object: DynamicObject = serde_json::from_value(manifest)?;
-    if let Some(queue) = &arguments.queue {
-        require_queue(connection, queue).await?;
-    }
-    let job = connection
-        .api(kind)
-        .create(&PostParams::default(), &object)
-        .await?;
+    let manifest = manifest_here(&arguments)?;
+    let job = create(connection, kind, &arguments, manifest).await?;
     let name = job.metadata.name.clone().unwrap_or_default();
     let created = format!("{} created", output::name_of(&job, kind));
     if arguments.detach {
@@ -63,6 +44,38 @@ pub async fn run(connection: &ServerConnection, arguments: Run) -> Result<Comman
             Ok(ranks::first_failure(&pods).map_or(CommandOutcome::No, CommandOutcome::Ended))
         }
     }
+}
+
+/// The job's manifest, which starts in the current directory if pods may enter it; otherwise it says where.
+pub fn manifest_here(arguments: &Run) -> Result<Value> {
+    let here = std::env::current_dir().context("the current directory cannot be read")?;
+    let here = match roots_own(&here) {
+        Some(closed) if arguments.workdir.is_none() && arguments.image.is_none() => {
+            output::tell(&format!(
+                "the command starts in /, because pods do not run as root and so cannot enter {}; --workdir names \
+                 another directory",
+                closed.display()
+            ))?;
+            Path::new("/")
+        }
+        _ => here.as_path(),
+    };
+    Ok(manifest(arguments, &here.display().to_string()))
+}
+
+/// Creates the job, if its queue exists.
+pub async fn create(
+    connection: &ServerConnection,
+    kind: &Kind,
+    arguments: &Run,
+    manifest: Value,
+) -> Result<DynamicObject> {
+    let object: DynamicObject = serde_json::from_value(manifest)?;
+    if let Some(queue) = &arguments.queue {
+        require_queue(connection, queue).await?;
+    }
+    let jobs = connection.api(kind);
+    Ok(jobs.create(&PostParams::default(), &object).await?)
 }
 
 /// Refuses a queue that does not exist, with the names of those that do. A caller that may not read queues goes on: the

@@ -205,7 +205,7 @@ fn allocations(answer: Value, exact: bool) -> Result<Vec<Vec<String>>> {
 }
 
 /// Comma-separated values by RFC 4180. A cell that a spreadsheet would take for a formula gets an apostrophe before it.
-fn csv(rows: &[Vec<String>]) -> String {
+pub fn csv(rows: &[Vec<String>]) -> String {
     let cell = |cell: &String| {
         let guarded = match cell.chars().next() {
             Some('=' | '+' | '-' | '@') if cell.parse::<f64>().is_err() => format!("'{cell}"),

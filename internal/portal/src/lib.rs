@@ -22,12 +22,13 @@ mod verdict;
 mod views;
 mod waiting;
 
-pub use board::{Board, ClusterCounts, NodeGpus};
+pub use board::{Board, ClusterCounts, GpuHolder, NodeGpus};
 pub use problem::Problem;
 pub use state::{
-    Backends, BackupFailed, BackupRequest, CreatedJoinToken, ListedJoinToken, LogProblem, LogQuery,
-    LogStream, MeasurementsUnread, NewJoinToken, NodeRequestProblem, Portal, Previewed,
-    RolloutRequest, SharedAlerts, SharedUsage, UnreadableManifests, UpgradeBackend, UpgradeRefusal,
+    Backends, BackupFailed, BackupRequest, CreatedJoinToken, JudgedIdleJobs, ListedJoinToken,
+    LogProblem, LogQuery, LogStream, MeasurementsUnread, NewJoinToken, NodeRequestProblem, Portal,
+    Previewed, RolloutRequest, SharedAlerts, SharedIdleJobs, SharedUsage, UnreadableManifests,
+    UpgradeBackend, UpgradeRefusal,
 };
 
 fn all() -> routes::Routes {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use administration::idle_jobs::IdleJob;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use bytes::Bytes;
@@ -217,6 +218,18 @@ pub type Previewed = Result<Vec<(String, String)>, Box<PlacementReport>>;
 /// The book of allocations. It is locked for as long as an answer takes.
 pub type SharedUsage = Arc<parking_lot::Mutex<usage::UsageBook>>;
 
+/// The jobs whose GPUs do nothing, and when they were judged last.
+#[derive(Clone)]
+pub struct JudgedIdleJobs {
+    /// When.
+    pub at: Timestamp,
+    /// The jobs, those that are idle for longest first.
+    pub jobs: Arc<Vec<IdleJob>>,
+}
+
+/// The idle jobs; none before the server judged them for the first time.
+pub type SharedIdleJobs = Arc<parking_lot::Mutex<Option<JudgedIdleJobs>>>;
+
 /// The alerts, their silences and receivers.
 pub type SharedAlerts = Arc<parking_lot::Mutex<alerting::Alerts>>;
 
@@ -277,6 +290,8 @@ pub struct Backends {
     pub usage: SharedUsage,
     /// The alerts.
     pub alerts: SharedAlerts,
+    /// The jobs whose GPUs do nothing.
+    pub idle_jobs: SharedIdleJobs,
     /// Asks the resource API whether a caller may GET a path that is not a resource.
     pub permits_path: Box<PermitsPath>,
     /// Writes the scheduler's, the listener's and the process's metrics on the page.

@@ -178,6 +178,19 @@ pub const USER: &str = "muster.io/user";
 /// The annotation by which a cancelled job names the user that cancelled it. A cancelled job is suspended; its record
 /// stays until somebody deletes it.
 pub const CANCELLED_BY: &str = "muster.io/cancelled-by";
+/// The annotation by which a job that a policy cancelled says why; the rest of a sentence after "because".
+pub const CANCELLED_BECAUSE: &str = "muster.io/cancelled-because";
+/// The label of jobs that `muster dev` created.
+pub const DEV: &str = "muster.io/dev";
+/// Annotation on a Namespace: how long the GPUs of a job there may do nothing; on a job or a pod without one: the same for
+/// itself, after which it is cancelled. A time from 1m to 90d.
+pub const IDLE_GPU_LIMIT: &str = "muster.io/idle-gpu-limit";
+/// Annotation on a Namespace: what happens to a job at the limit, `warn` or `cancel`. Defaults to `warn`.
+pub const IDLE_GPU_ACTION: &str = "muster.io/idle-gpu-action";
+/// Annotation on a Namespace: users whose jobs its limit does not concern, separated by commas.
+pub const IDLE_GPU_EXEMPT_USERS: &str = "muster.io/idle-gpu-exempt-users";
+/// Annotation on a Namespace: names of jobs that its limit does not concern, separated by commas.
+pub const IDLE_GPU_EXEMPT_JOBS: &str = "muster.io/idle-gpu-exempt-jobs";
 /// Annotation on a Queue, JSON of resource to quantity: the most that one team may hold in it.
 pub const TEAM_LIMIT: &str = "muster.io/team-limit";
 /// Annotation or label on a PodGroup or pod: the team it runs for.

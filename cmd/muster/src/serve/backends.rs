@@ -204,6 +204,7 @@ pub fn hooks(
     url: String,
     usage: portal::SharedUsage,
     alerts: portal::SharedAlerts,
+    idle_jobs: portal::SharedIdleJobs,
     measured: Box<super::history::MeasuredSource>,
     requests: Arc<RequestMetrics>,
 ) -> Backends {
@@ -219,6 +220,7 @@ pub fn hooks(
     Backends {
         usage,
         alerts,
+        idle_jobs,
         measured,
         permits_path: Box::new(move |caller, path| paths.permits_path(caller, "get", path)),
         metrics: Box::new(move |page| {

@@ -12,11 +12,12 @@ use fleet::{MeasurementSink, NodeMeasurements};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use measurements::{HistoryQuery, Point, SERIES_MAX, Series};
+use parking_lot::Mutex;
 use portal::{Board, MeasurementsUnread, SharedUsage};
 use supervisor::{StatefulLoop, Stop};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
-use usage::ActivityWatch;
+use usage::{ActivityWatch, IdleGpus};
 
 use self::files::{Findings, HistoryFiles};
 use super::signals;
@@ -36,7 +37,11 @@ pub struct History {
     files: Option<Arc<HistoryFiles>>,
     received: mpsc::Receiver<NodeMeasurements>,
     usage: SharedUsage,
+    idle: SharedIdleGpus,
 }
+
+/// Since when the GPUs of pods do nothing.
+pub type SharedIdleGpus = Arc<Mutex<IdleGpus>>;
 
 /// Answers questions about measurements.
 pub type MeasuredSource = dyn Fn(HistoryQuery) -> BoxFuture<'static, Result<Vec<Vec<Point>>, MeasurementsUnread>>
@@ -74,7 +79,13 @@ impl History {
             files,
             received,
             usage,
+            idle: SharedIdleGpus::default(),
         }
+    }
+
+    /// Since when the GPUs of pods do nothing, kept current while the history runs.
+    pub fn idle_gpus(&self) -> SharedIdleGpus {
+        self.idle.clone()
     }
 
     /// Answers questions, on threads that may block.
@@ -126,12 +137,13 @@ impl History {
             tokio::select! {
                 () = &mut ended => return,
                 Some(measured) = self.received.recv() => {
-                    collect::count_activity(&measured, &mut activity, &self.usage);
+                    collect::count_activity(&measured, &mut activity, &self.usage, &mut self.idle.lock());
                     pending.add(measured.at.as_second(), collect::of_node(&measured));
                 }
                 _ = ticks.tick() => {
                     let now = Timestamp::now();
                     activity.forget(now);
+                    self.idle.lock().forget(now);
                     if let Some(counts) = board.counts() {
                         pending.add(now.as_second(), collect::of_cluster(&counts));
                     }

@@ -15,6 +15,7 @@ mod footprint;
 mod health;
 mod history;
 pub mod host;
+mod idle_gpus;
 mod kubernetes;
 mod layout;
 mod listener;

@@ -23,6 +23,7 @@ use super::alerting::{self, Alerting};
 use super::certificate::{self, Certificate, ServerNames};
 use super::decisions::Decisions;
 use super::history::History;
+use super::idle_gpus::IdleGpuPolicing;
 use super::layout::{FileLayout, write_private};
 use super::listener::{self, Certificates, ListenerConfig, ListenerLimits};
 use super::metrics::RequestMetrics;
@@ -46,7 +47,7 @@ pub struct RunningServer {
     /// The connected nodes.
     pub fleet: Arc<Fleet>,
     /// The running parts. A stop ends them in the reverse order: the listener, the configured certificate, the
-    /// renewal of the own one, the fleet, the controllers, the alerts, the history, the usage and the decisions on disk, and
+    /// renewal of the own one, the fleet, the controllers, the alerts, the policy about idle GPUs, the history, the usage and the decisions on disk, and
     /// the audit log.
     pub components: Supervisor,
     address: SocketAddr,
@@ -136,6 +137,7 @@ impl RunningServer {
         let alerting = Alerting::open(layout, receivers, url_for_nodes(options, address))?;
         let history = History::open(layout.history(), received, accounting.book()).await;
         let board = portal::Board::start(&client("portal"));
+        let idle_gpus = IdleGpuPolicing::new(board.clone(), history.idle_gpus());
         let portal = portal::Portal {
             identity: identity.clone(),
             board: board.clone(),
@@ -148,6 +150,7 @@ impl RunningServer {
                 url_for_nodes(options, address),
                 accounting.book(),
                 alerting.alerts(),
+                idle_gpus.jobs(),
                 history.source(),
                 requests.clone(),
             )),
@@ -196,6 +199,7 @@ impl RunningServer {
         admin::write_kubeconfig(layout, &identity, &ca, local(address)).await;
 
         let (of_alerts, certificates_of_alerts) = (client("alerting"), served.clone());
+        let of_idle_gpus = client("idle-gpu-policy");
         let mut components = Supervisor::new();
         components
             .run("audit log", |stop| async move {
@@ -216,6 +220,10 @@ impl RunningServer {
             })
             .until_done("history", |stop| async move {
                 history.run(board, stop).await;
+                Ok::<(), Infallible>(())
+            })
+            .until_done("idle GPU policy", |stop| async move {
+                idle_gpus.run(of_idle_gpus, stop).await;
                 Ok::<(), Infallible>(())
             })
             .until_done("alerts", |stop| async move {

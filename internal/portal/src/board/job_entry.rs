@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use administration::cancellation;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use kube::api::DynamicObject;
@@ -257,9 +258,22 @@ impl JobFacts {
             .unwrap_or("")
     }
 
-    /// Who cancelled it.
+    /// The user that cancelled it; empty if none did.
     pub fn cancelled_by(&self) -> &str {
         self.annotation(names::CANCELLED_BY)
+    }
+
+    /// Who or what cancelled it, in one sentence. It may run again since.
+    fn cancellation(&self) -> Option<String> {
+        let annotations = &self.object["metadata"]["annotations"];
+        let of = |name: &str| Some((name.to_owned(), annotations[name].as_str()?.to_owned()));
+        let all = [names::CANCELLED_BY, names::CANCELLED_BECAUSE];
+        cancellation::sentence(Some(&all.into_iter().filter_map(of).collect()))
+    }
+
+    /// True if a user or a policy cancelled it. It may run again since.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancellation().is_some()
     }
 
     fn queue(&self) -> String {
@@ -324,7 +338,7 @@ impl JobFacts {
         let state = state_of(&self.object["status"]);
         match tone_of(&state) {
             Tone::Good | Tone::Bad => state,
-            _ if self.suspended() && !self.cancelled_by().is_empty() => "Cancelled".to_owned(),
+            _ if self.suspended() && self.is_cancelled() => "Cancelled".to_owned(),
             _ if self.suspended() => "Suspended".to_owned(),
             _ => state,
         }
@@ -366,7 +380,6 @@ impl JobFacts {
     /// The state and its cause in one sentence, for a job that the scheduler does not hold back.
     pub fn sentence(&self, pods: &[Arc<PodRow>]) -> String {
         let status = &self.object["status"];
-        let by = self.cancelled_by();
         match (self.kind, self.state().as_str()) {
             ("CronJob", "Suspended") => {
                 return "The CronJob is suspended and starts no Job.".to_owned();
@@ -375,11 +388,7 @@ impl JobFacts {
                 let schedule = self.text("/spec/schedule");
                 return format!("The CronJob starts a Job by the schedule {schedule}.");
             }
-            (_, "Cancelled") => {
-                return format!(
-                    "User {by} cancelled the job: its pods are gone, and its record stays."
-                );
-            }
+            (_, "Cancelled") => return self.cancellation().unwrap_or_default(),
             (_, "Suspended") => {
                 let it = match self.kind == other_kinds::RAY_CLUSTER.shown {
                     true => "cluster",
@@ -547,5 +556,12 @@ mod tests {
         assert_eq!(facts(by.clone(), json!({})).state(), "Cancelled");
         assert_eq!(facts(by.clone(), failed).state(), "Failed");
         assert!(facts(by, json!({})).sentence(&[]).contains("ann"));
+        let because = json!({names::CANCELLED_BECAUSE: "its GPU did nothing for 2h"});
+        let idle = facts(because, json!({}));
+        assert_eq!(idle.state(), "Cancelled");
+        assert_eq!(
+            idle.sentence(&[]),
+            "The job was cancelled because its GPU did nothing for 2h: its pods are gone, and its record stays."
+        );
     }
 }

@@ -196,8 +196,10 @@ pub struct JobDetail {
     pub head: Vec<(&'static str, String)>,
     /// True if its owner suspended it.
     pub suspended: bool,
-    /// The user that cancelled it; empty for a job that was not cancelled.
+    /// The user that cancelled it; empty for a job that no user cancelled.
     pub cancelled_by: String,
+    /// True if a user or a policy cancelled it.
+    pub cancelled: bool,
     /// True if it has ended.
     pub over: bool,
     /// The object without the fields that the API keeps for itself.
@@ -246,6 +248,7 @@ impl Board {
             replicas: replicas(&entry.pods, &ranks),
             suspended: facts.suspended(),
             cancelled_by: facts.cancelled_by().to_owned(),
+            cancelled: facts.is_cancelled(),
             over: row.over(),
             created: row.created,
             started: entry.started,

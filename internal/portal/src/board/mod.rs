@@ -5,6 +5,7 @@
 
 mod catching_up;
 mod counts;
+mod holders;
 mod job_entry;
 mod jobs;
 mod nodes;
@@ -42,8 +43,9 @@ use crate::other_kinds::{self, OtherKind};
 
 pub use catching_up::caught_up;
 pub use counts::{ClusterCounts, NodeGpus, runs, waits};
+pub use holders::GpuHolder;
 pub use job_entry::{CRON_JOBS, JobEntry, PODS};
-pub use jobs::{GONE, JobDetail, JobRow, Replica, Tone};
+pub use jobs::{GONE, JobDetail, JobRow, Replica, Tone, tone_of};
 pub use nodes::{ActiveAlert, CORDON_REASON, ClusterTotals, GpuSquare, NodeCard};
 pub use picture::Picture;
 pub use queues::QueueRow;

@@ -15,6 +15,9 @@ use serde::Deserialize;
 
 use super::web_ports::{self, WebPort};
 
+/// How names of resources that are network cards begin.
+const RDMA: &str = "rdma/";
+
 /// A pod for the pages.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "Wire")]
@@ -35,6 +38,10 @@ pub struct PodRow {
     pub(super) started: Option<Time>,
     /// Its ports with web pages.
     pub(super) web: Vec<WebPort>,
+    /// The kind of its controller, if it has one.
+    pub(super) controller: Option<String>,
+    /// The limit that it sets for itself while its GPUs do nothing.
+    pub(super) idle_limit: Option<String>,
 }
 
 impl PodRow {
@@ -86,15 +93,23 @@ impl PodRow {
 
     /// The devices in its annotation.
     pub(super) fn devices(&self) -> Vec<String> {
+        let chosen = self.chosen().into_values();
+        chosen.flat_map(|by| by.into_values().flatten()).collect()
+    }
+
+    /// The number of its devices that are no network cards.
+    pub(super) fn accelerators(&self) -> usize {
+        let chosen = self.chosen().into_values().flatten();
+        let counted = chosen.filter(|(resource, _)| !resource.starts_with(RDMA));
+        counted.map(|(_, ids)| ids.len()).sum()
+    }
+
+    fn chosen(&self) -> resources::devices::ChosenDevices {
         let annotations = self.metadata.annotations.as_ref();
-        let chosen: resources::devices::ChosenDevices = annotations
+        annotations
             .and_then(|all| all.get(names::DEVICES))
             .and_then(|text| serde_json::from_str(text).ok())
-            .unwrap_or_default();
-        chosen
-            .into_values()
-            .flat_map(|by| by.into_values().flatten())
-            .collect()
+            .unwrap_or_default()
     }
 }
 
@@ -192,6 +207,12 @@ impl From<Wire> for PodRow {
         let meta = wire.metadata;
         let mut annotations = meta.annotations.unwrap_or_default();
         let user = annotations.remove(names::USER).unwrap_or_default();
+        let idle_limit = annotations.remove(names::IDLE_GPU_LIMIT);
+        let owners = meta.owner_references.into_iter().flatten();
+        let controller = owners
+            .filter(|one| one.controller == Some(true))
+            .map(|one| one.kind);
+        let controller = controller.last();
         let devices = annotations
             .remove_entry(names::DEVICES)
             .map(|(name, chosen)| BTreeMap::from([(name, chosen)]));
@@ -225,6 +246,8 @@ impl From<Wire> for PodRow {
             gpus,
             started: wire.status.start_time,
             web,
+            controller,
+            idle_limit,
         }
     }
 }
@@ -241,7 +264,12 @@ mod tests {
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
                 "name": "p", "namespace": "ns", "resourceVersion": "7", "labels": {"a": "b"},
-                "annotations": {"muster.io/devices": r#"{"main":{"nvidia.com/gpu":["g1"]}}"#, "other": "x"},
+                "annotations": {"muster.io/devices": r#"{"main":{"nvidia.com/gpu":["g1"],"rdma/nic":["mlx5_0"]}}"#,
+                    "muster.io/idle-gpu-limit": "1h", "other": "x"},
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "1"},
+                    {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "2", "controller": true},
+                ],
             },
             "spec": {
                 "nodeName": "n1",
@@ -253,7 +281,10 @@ mod tests {
         .unwrap();
         assert_eq!(sight.node.as_deref(), Some("n1"));
         assert_eq!(sight.requests.get("cpu"), 2000);
-        assert_eq!(sight.devices(), ["g1"]);
+        assert_eq!(sight.devices(), ["g1", "mlx5_0"]);
+        assert_eq!(sight.accelerators(), 1);
+        assert_eq!(sight.controller.as_deref(), Some("ReplicaSet"));
+        assert_eq!(sight.idle_limit.as_deref(), Some("1h"));
         assert_eq!(
             (sight.phase(), sight.label("a"), sight.label("c")),
             ("Running", "b", "")

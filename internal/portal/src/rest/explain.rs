@@ -1,6 +1,7 @@
 //! Why a job is pending: the scheduler's report of its gang, with the same texts as the CLI and the
 //! UI.
 
+use administration::cancellation;
 use axum::Json;
 use axum::extract::{Path, State};
 use k8s_openapi::api::core::v1::Pod;
@@ -14,6 +15,7 @@ use resources::report::{PlacementReport, preemptable_words};
 use resources::training;
 use serde_json::{Value, json};
 
+use crate::board::{Tone, tone_of};
 use crate::failure;
 use crate::job_state::{PodProgress, blocked_sentence, owner_label, settled_sentence, state_of};
 use crate::other_kinds::OtherKind;
@@ -31,6 +33,11 @@ pub async fn explain(
     let client = portal.client(&caller);
     let job = api_of(client.clone(), &namespace, kind).get(&name).await?;
     let state = state_of(&job.data["status"]);
+    if let Some(sentence) = cancelled(&job) {
+        return Ok(Json(json!({
+            "state": "Cancelled", "sentence": sentence, "blocked": false, "lastFailure": last_failure(&job),
+        })));
+    }
     // A RayJob waits with the gang of its cluster.
     let cluster = job.data["status"]["rayClusterName"].as_str();
     let gang = cluster.unwrap_or(&name);
@@ -77,6 +84,19 @@ pub async fn explain(
         "blocked": blocked_sentence(&state, &pods).is_some(),
         "lastFailure": last_failure(&job),
     })))
+}
+
+/// Who or what cancelled a job that has not run again since.
+fn cancelled(job: &DynamicObject) -> Option<String> {
+    let suspended = ["/spec/runPolicy/suspend", "/spec/suspend"].iter();
+    let mut suspended = suspended.filter_map(|pointer| job.data.pointer(pointer));
+    let suspended = suspended.any(|suspend| suspend == true);
+    let over = matches!(
+        tone_of(&state_of(&job.data["status"])),
+        Tone::Good | Tone::Bad
+    );
+    let sentence = cancellation::sentence(job.metadata.annotations.as_ref());
+    sentence.filter(|_| suspended && !over)
 }
 
 /// The last failure of a job that went on after it.

@@ -6,6 +6,7 @@ mod backup;
 mod defragmentation;
 pub mod explain;
 pub mod history;
+mod idle_gpus;
 mod logs;
 pub mod measured;
 mod metrics;
@@ -41,6 +42,7 @@ pub fn routes(routes: Routes) -> Routes {
         .get("/api/v1/alert-silences", alerts::silences)
         .post("/api/v1/alert-silences", alerts::silence)
         .delete("/api/v1/alert-silences/{id}", alerts::end_silence)
+        .get("/api/v1/idle-gpus", idle_gpus::list)
         .get("/api/v1/jobs", jobs)
         .get("/api/v1/users", users::list)
         .post("/api/v1/users", users::create)

@@ -7,6 +7,8 @@ use crate::json;
 use crate::numbers::OWNER_REFERENCES_MAX;
 use crate::syntax;
 
+use super::idle_gpus;
+
 /// The most bytes of all annotations of an object together.
 const ANNOTATIONS_MAX: usize = 256 * 1024;
 const FOREGROUND: &str = "foregroundDeletion";
@@ -141,6 +143,10 @@ pub fn check(
         errors,
     );
     finalizers(meta, &path, errors);
+    // A namespace checks its limit as a part of its policy.
+    if namespaced {
+        idle_gpus::check_own(new, old, errors);
+    }
     if let Some(old) = old {
         check_change(meta, json::at(old, &["metadata"]), &path, errors);
     }

@@ -18,6 +18,7 @@ mod endpoints;
 mod endpointslice;
 mod event;
 mod horizontalpodautoscaler;
+mod idle_gpus;
 mod job;
 mod jobset;
 mod knativeservice;

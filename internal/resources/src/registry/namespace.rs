@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::columns::{AGE, NAME, column};
 use super::meta::{self, NameRule};
-use super::{Kind, TableColumn};
+use super::{Kind, TableColumn, idle_gpus};
 use crate::admission::pod_security::check_labels;
 use crate::json;
 
@@ -35,6 +35,7 @@ pub(super) const KIND: Kind = Kind {
         let mut errors = Vec::new();
         meta::check(new, old, false, NameRule::Label, &mut errors);
         check_labels(new, old, &mut errors);
+        idle_gpus::check_policy(new, old, &mut errors);
         errors
     },
     prepare,

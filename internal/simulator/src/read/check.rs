@@ -99,7 +99,13 @@ const KNOWN: [(&str, &[&str], ValueForm); 32] = [
     (names::TEAM_LIMIT, &["Queue"], ValueForm::Amounts),
 ];
 /// Annotations that controllers and clients write for their own use.
-const OTHERS: [&str; 5] = [
+const OTHERS: [&str; 11] = [
+    names::CANCELLED_BY,
+    names::CANCELLED_BECAUSE,
+    names::IDLE_GPU_LIMIT,
+    names::IDLE_GPU_ACTION,
+    names::IDLE_GPU_EXEMPT_USERS,
+    names::IDLE_GPU_EXEMPT_JOBS,
     names::RENDEZVOUS_PORT,
     names::RESTARTS,
     names::ON_FAILURE,

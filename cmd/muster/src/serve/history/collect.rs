@@ -1,11 +1,12 @@
-//! From what agents and the board say to series and to the activity of held GPUs. Pure but for the book's lock.
+//! From what agents and the board say to series, and to the activity and the idle time of held GPUs. Pure but for the
+//! book's lock.
 
 use std::collections::BTreeMap;
 
 use fleet::NodeMeasurements;
 use measurements::{Metric, Series, Subject};
 use portal::{ClusterCounts, SharedUsage};
-use usage::{ActivityWatch, PodUid};
+use usage::{ActivityWatch, IdleGpus, PodUid};
 
 /// The values of a node, its GPUs and its pods.
 pub fn of_node(measured: &NodeMeasurements) -> Vec<(Series, f64)> {
@@ -74,7 +75,12 @@ pub fn of_cluster(counts: &ClusterCounts) -> Vec<(Series, f64)> {
 }
 
 /// Counts what the held GPUs did since the node's last message.
-pub fn count_activity(measured: &NodeMeasurements, watch: &mut ActivityWatch, usage: &SharedUsage) {
+pub fn count_activity(
+    measured: &NodeMeasurements,
+    watch: &mut ActivityWatch,
+    usage: &SharedUsage,
+    idle: &mut IdleGpus,
+) {
     for pod in measured
         .values
         .pods
@@ -87,7 +93,9 @@ pub fn count_activity(measured: &NodeMeasurements, watch: &mut ActivityWatch, us
             .filter_map(|gpu| Some((gpu.id.clone(), gpu.utilisation?)))
             .collect();
         let uid = PodUid(pod.uid.clone());
-        if let Some(seen) = watch.observe(&uid, measured.at, &utilisation) {
+        let seen = watch.observe(&uid, measured.at, &utilisation);
+        idle.observe(&uid, pod.gpus.len(), seen.as_ref());
+        if let Some(seen) = seen {
             usage.lock().measure(&uid, seen);
         }
     }

@@ -1,16 +1,16 @@
 //! Suspends, resumes, cancels and deletes jobs. A cancelled job keeps its record; a deletion is confirmed by the name.
 
+use administration::cancellation::{Canceller, suspension};
 use axum::Form;
 use axum::extract::{FromRequest, Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use resources::access::Caller;
-use resources::names::CANCELLED_BY;
-use resources::registry::{self, Kind};
+use resources::registry;
 use resources::volcano;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::super::{PageCaller, message};
 use super::page_kind;
@@ -70,15 +70,6 @@ pub async fn act(
     }
 }
 
-/// The change that suspends a job or starts it again; `by` names who cancels it.
-fn suspension(kind: &Kind, on: bool, by: Option<&str>) -> Value {
-    let spec = match kind.training() {
-        Some(_) => json!({"runPolicy": {"suspend": on}}),
-        None => json!({"suspend": on}),
-    };
-    json!({"metadata": {"annotations": {CANCELLED_BY: by}}, "spec": spec})
-}
-
 /// Carries out one action as the caller; the answer names the message that tells of it.
 pub async fn carry_out(
     portal: &Portal,
@@ -97,7 +88,7 @@ pub async fn carry_out(
     let (on, by, done) = match action {
         "suspend" => (true, None, "suspended"),
         "resume" => (false, None, "resumed"),
-        "cancel" => (true, Some(caller.user.as_str()), "cancelled"),
+        "cancel" => (true, Some(Canceller::User(&caller.user)), "cancelled"),
         other => {
             return Err(Problem::invalid(format!(
                 "action: Invalid value: {other:?}: use suspend, resume, cancel or delete"
@@ -150,19 +141,9 @@ fn ended(status: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use serde_json::json;
 
-    #[test]
-    fn a_cancelled_job_is_suspended_where_its_kind_says_so() {
-        let of = |group: &str, plural: &str| registry::find(group, "v1", plural).unwrap();
-        let trained = suspension(of("kubeflow.org", "pytorchjobs"), true, Some("ann"));
-        assert_eq!(trained["spec"]["runPolicy"]["suspend"], true);
-        assert_eq!(trained["metadata"]["annotations"][CANCELLED_BY], "ann");
-        let plain = suspension(of("batch", "jobs"), false, None);
-        assert_eq!(plain["spec"]["suspend"], false);
-        // A merge patch removes the annotation of a job that is started again.
-        assert!(plain["metadata"]["annotations"][CANCELLED_BY].is_null());
-    }
+    use super::*;
 
     #[test]
     fn a_job_that_has_ended_has_nothing_to_cancel() {
