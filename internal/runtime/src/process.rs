@@ -155,7 +155,8 @@ impl ProcessRuntime {
     /// Reads back every container in the root, as after a restart of the agent. One whose
     /// shim is gone without a word is given up: what is left of it is killed and it counts
     /// as ended ([`crate::ExitReason::ContainerStatusUnknown`]). One that never got its shim
-    /// can never get it later. A directory that cannot be read is logged and left alone.
+    /// is removed, as if it had never been asked for, and may be started again. A directory that
+    /// cannot be read is logged and left alone.
     pub async fn recover(&self) -> Result<Vec<ContainerStatus>, RuntimeError> {
         let shared = self.shared.clone();
         blocking(move || shared.recover()).await?

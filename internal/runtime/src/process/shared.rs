@@ -115,6 +115,10 @@ impl ProcessState {
             fs::remove_dir_all(&dir).map_err(RuntimeError::io("remove", &dir))?;
             return Ok(None);
         };
+        if watch::removed_unstarted(&dir)? {
+            // The agent died between describing the container and starting its shim.
+            return Ok(None);
+        }
         self.watcher.add(&dir, id)?;
         let state = load_state(&dir)?;
         let status = ContainerStatus::of(&spec, state.as_ref());

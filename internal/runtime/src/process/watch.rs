@@ -4,7 +4,7 @@
 //! descriptor; the table is its parent's.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{File, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -175,9 +175,22 @@ pub fn start(shared: &Arc<ProcessState>) -> Result<(), RuntimeError> {
         ))
 }
 
-/// If the shim of a container is gone and left no end behind: kills what remains, writes
-/// that end, and returns it. `None` if the shim lives.
-pub fn give_up_if_orphaned(dir: &Path) -> Result<Option<StateFile>, RuntimeError> {
+/// If a container has no shim and never had one, removes its directory, and returns true: it may be started again. A
+/// shim that was on its way all the time finds, once it has the lock, that the lock is of a directory that is gone.
+pub fn removed_unstarted(dir: &Path) -> Result<bool, RuntimeError> {
+    let Some(_lock) = lock(dir)? else {
+        return Ok(false);
+    };
+    // From here to the end of this function no shim can begin.
+    if load_state(dir)?.is_some() {
+        return Ok(false);
+    }
+    fs::remove_dir_all(dir).map_err(RuntimeError::io("remove", dir))?;
+    Ok(true)
+}
+
+/// The lock that a shim holds for as long as it lives; none if one lives.
+fn lock(dir: &Path) -> Result<Option<File>, RuntimeError> {
     let path = dir.join(LOCK_FILE);
     let lock = File::options()
         .create(true)
@@ -186,10 +199,18 @@ pub fn give_up_if_orphaned(dir: &Path) -> Result<Option<StateFile>, RuntimeError
         .open(&path)
         .map_err(RuntimeError::io("open", &path))?;
     match lock.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Ok(None),
-        Err(TryLockError::Error(e)) => return Err(RuntimeError::io("lock", &path)(e)),
+        Ok(()) => Ok(Some(lock)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(e)) => Err(RuntimeError::io("lock", &path)(e)),
     }
+}
+
+/// If the shim of a container is gone and left no end behind: kills what remains, writes
+/// that end, and returns it. `None` if the shim lives.
+pub fn give_up_if_orphaned(dir: &Path) -> Result<Option<StateFile>, RuntimeError> {
+    let Some(_lock) = lock(dir)? else {
+        return Ok(None);
+    };
     // From here to the end of this function no shim can begin.
     let known = load_state(dir)?;
     let (message, started_at, cgroup) = match &known {
@@ -208,7 +229,7 @@ pub fn give_up_if_orphaned(dir: &Path) -> Result<Option<StateFile>, RuntimeError
             file.cgroup.clone(),
         ),
         None => (
-            "the container was never started: the agent stopped before",
+            "the process that was to start the container died before it did",
             None,
             Cgroup::None,
         ),

@@ -5,6 +5,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -60,6 +61,17 @@ pub fn run(dir: &Path) -> ExitCode {
     }
 }
 
+/// Whether the file with this path is the open one.
+fn is_at(open: &File, path: &Path) -> bool {
+    let same = |open: fs::Metadata, there: fs::Metadata| {
+        (open.dev(), open.ino()) == (there.dev(), there.ino())
+    };
+    match (open.metadata(), fs::metadata(path)) {
+        (Ok(open), Ok(there)) => same(open, there),
+        _ => false,
+    }
+}
+
 fn shim(dir: &Path) -> Result<(), ShimError> {
     let dir = dir.canonicalize().map_err(|source| ShimError::Directory {
         path: dir.to_path_buf(),
@@ -76,7 +88,8 @@ fn shim(dir: &Path) -> Result<(), ShimError> {
         .map_err(ShimError::OpenLock)?;
     // Held until this process ends, however it ends. Waits while the agent looks.
     lock.lock().map_err(ShimError::Lock)?;
-    if load_state(&dir)?.is_some() {
+    // An agent that came later may have removed the container for want of a shim, and made it again.
+    if !is_at(&lock, &dir.join(LOCK_FILE)) || load_state(&dir)?.is_some() {
         return Err(ShimError::RunAlready);
     }
     let spec: ContainerSpec = load(&dir, SPEC_FILE)?.ok_or(ShimError::NoSpec)?;

@@ -205,7 +205,8 @@ async fn a_shim_that_dies_while_no_agent_is_there_is_noticed_at_recovery() {
 }
 
 #[tokio::test]
-async fn a_container_that_never_got_its_shim_never_gets_one_later() {
+async fn a_container_that_never_got_its_shim_is_as_if_never_asked_for_and_a_late_shim_runs_nothing()
+{
     let mut house = House::new().await;
     let spec = house.shell("a", "echo ran");
     let dir = house.path("containers/a");
@@ -213,22 +214,46 @@ async fn a_container_that_never_got_its_shim_never_gets_one_later() {
     runtime::state::save(&dir, runtime::state::SPEC_FILE, &spec).unwrap();
     // Made, and the agent died before it described anything.
     std::fs::create_dir(house.path("containers/b")).unwrap();
-    let found = house.reopen().await;
-    let [status] = &found[..] else {
-        panic!("{found:?}")
-    };
-    assert_eq!(
-        status.exit().unwrap().reason,
-        ExitReason::ContainerStatusUnknown
-    );
-    assert!(!house.path("containers/b").exists());
-    // A shim that was on its way all the time finds that it is too late.
+    // A shim that was on its way waits for the lock while the agent looks.
+    let lock = std::fs::File::create(dir.join(runtime::state::LOCK_FILE)).unwrap();
+    lock.lock().unwrap();
     let late = Command::new(env!("CARGO_BIN_EXE_runtime-test-shim"))
         .arg(&dir)
-        .output()
+        .stderr(std::process::Stdio::piped())
+        .spawn()
         .unwrap();
+    within(async {
+        let opened = || {
+            let files = std::fs::read_dir(format!("/proc/{}/fd", late.id()));
+            let mut files = files.into_iter().flatten().flatten();
+            files.any(|file| {
+                let path = std::fs::read_link(file.path()).unwrap_or_default();
+                path == dir.join(runtime::state::LOCK_FILE)
+            })
+        };
+        while !opened() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    // The agent's own look, which holds the same lock.
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert!(house.reopen().await.is_empty());
+    assert!(!house.path("containers/b").exists());
+    // It is made again, while the late shim still waits for the lock of the directory that is gone.
+    std::fs::create_dir(&dir).unwrap();
+    runtime::state::save(&dir, runtime::state::SPEC_FILE, &spec).unwrap();
+    drop(lock);
+    let late = late.wait_with_output().unwrap();
     assert!(!late.status.success());
     assert!(!house.path("a.log").exists());
+    // Described, and never started: the agent that comes next removes it, and starts it as any other.
+    assert!(house.reopen().await.is_empty());
+    assert!(!dir.exists());
+    let id = spec.id.clone();
+    house.start(spec).await;
+    let exit = within(house.runtime.wait(&id)).await.unwrap();
+    assert_eq!(exit.reason, ExitReason::Completed);
 }
 
 #[tokio::test]
