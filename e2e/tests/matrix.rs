@@ -80,7 +80,7 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 92] = [
+const PORTAL: [Row; 94] = [
     ("GET", "/metrics", "", "", Who::Admins, 403),
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
@@ -135,6 +135,9 @@ const PORTAL: [Row; 92] = [
     // Without a name and a password: not a counted attempt.
     ("POST", "/ui/sign-in", "", "", Who::All, 403),
     ("POST", "/ui/sign-out", "", "", Who::All, 403),
+    // Without an identity provider: 404.
+    ("POST", "/ui/oidc/start", "", "", Who::All, 403),
+    ("GET", "/ui/oidc/callback", "", "", Who::All, 403),
     // Callers that are no users of Muster have no account.
     ("GET", "/ui/account", "", "", Who::Users, 404),
     ("POST", "/ui/account/password", "", "old=&new=&again=", Who::Users, 404),

@@ -6,6 +6,7 @@ mod configuration;
 mod device_plugin;
 mod engine_flag;
 mod machine;
+mod oidc;
 mod option_error;
 mod pod_security;
 mod serving;
@@ -26,6 +27,7 @@ pub use machine::{
     Agent, AgentEngine, DevicesBy, EmbeddedAgent, KubeletAgent, MachineOptions, Metrics, MigDrain,
     NcclTopology, PodOptions, Topology, Xids,
 };
+pub use oidc::OidcFlags;
 pub use serving::{
     AuditFlags, ControlledKind, KubernetesServer, LogOptions, NODE_GRACE, Server, ServerEngine,
     ServerOptions, Up,
@@ -138,6 +140,15 @@ impl Command {
         match self {
             Command::Up(up) => Some(&up.server.tls),
             Command::Server(server) if server.engine.is_none() => Some(&server.server.tls),
+            _ => None,
+        }
+    }
+
+    /// The options of OpenID Connect of the embedded engine's server; none for other commands.
+    pub fn oidc_flags(&self) -> Option<&OidcFlags> {
+        match self {
+            Command::Up(up) => Some(&up.server.oidc),
+            Command::Server(server) if server.engine.is_none() => Some(&server.server.oidc),
             _ => None,
         }
     }

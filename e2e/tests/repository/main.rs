@@ -30,7 +30,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("alerting", &[]),
     ("apiserver", &["schema", "store"]),
-    ("cli", &["administration", "alerting", "hardware", "usage"]),
+    (
+        "cli",
+        &["administration", "alerting", "hardware", "oidc", "usage"],
+    ),
     (
         "controllers",
         &["invariants", "scheduler", "supervisor", "workloads"],
@@ -45,6 +48,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("measurements", &[]),
     ("network", &["durable"]),
     ("nvml-standin", &["hardware"]),
+    ("oidc", &[]),
     (
         "portal",
         &[
@@ -52,6 +56,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "alerting",
             "identity",
             "measurements",
+            "oidc",
             "supervisor",
             "usage",
         ],
@@ -72,10 +77,11 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates without input or output, and the crates that they must not depend on.
-const PURE: [&str; 9] = [
+const PURE: [&str; 10] = [
     "alerting",
     "invariants",
     "measurements",
+    "oidc",
     "resources",
     "scheduler",
     "schema",

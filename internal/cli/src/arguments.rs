@@ -6,7 +6,10 @@ use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
 mod people;
 
-pub use people::{NewTeam, NewUserArguments, TeamCommand, TeamRole, UserCommand};
+pub use people::{
+    ExplainSignIn, NewTeam, NewUserArguments, OIDC_GROUPS_CLAIM, OIDC_USERNAME_CLAIM, TeamCommand,
+    TeamRole, UserCommand,
+};
 
 use crate::exit::{RUN_HELP, WAIT_HELP};
 use crate::option_error::ClientOptionError;

@@ -15,6 +15,7 @@ mod error_message;
 mod exec;
 mod exit;
 mod explain;
+mod explain_sign_in;
 mod failure;
 mod follow;
 mod gone_pods;
@@ -56,7 +57,10 @@ mod wait_events;
 
 use anyhow::Result;
 
-pub use arguments::{Command, Doctor, Global, JOIN_USES_MAX, UpgradeCommand, name_and_value};
+pub use arguments::{
+    Command, Doctor, Global, JOIN_USES_MAX, OIDC_GROUPS_CLAIM, OIDC_USERNAME_CLAIM, UpgradeCommand,
+    name_and_value,
+};
 pub use backup::passphrase;
 pub use connection::{default_data_to_make, kubeconfig_text};
 pub use exit::{ExitCause, HELP};
@@ -64,6 +68,7 @@ pub use failure::{exit_of, full_message};
 pub use option_error::ClientOptionError;
 pub use outcome::CommandOutcome;
 
+use arguments::UserCommand;
 use connection::ServerConnection;
 pub use remote_shell::remote_shell;
 
@@ -79,6 +84,9 @@ pub async fn run(global: Global, command: Command) -> Result<CommandOutcome> {
         && crds.print
     {
         return crds::print();
+    }
+    if let Command::User(UserCommand::ExplainSignIn(arguments)) = &command {
+        return explain_sign_in::explain(arguments);
     }
     let connection = ServerConnection::open(&global).await?;
     let answered = dispatch(&connection, command).await;

@@ -65,6 +65,9 @@ pub async fn user(connection: &ServerConnection, command: UserCommand) -> Result
                 namespaces_of(&user)
             ))?;
         }
+        UserCommand::ExplainSignIn(arguments) => {
+            return super::explain_sign_in::explain(&arguments);
+        }
         UserCommand::Sessions { name } => sessions(connection, name).await?,
         UserCommand::EndSessions { name, id } => {
             let name = own_unless(connection, name).await?;
@@ -181,6 +184,10 @@ async fn show(connection: &ServerConnection, name: &str, form: Option<Output>) -
         if user[field].is_string() {
             lines.push((label, text(&user, field)));
         }
+    }
+    if user["oidc"].is_object() {
+        lines.push(("Provider", text(&user["oidc"], "issuer")));
+        lines.push(("Subject", text(&user["oidc"], "subject")));
     }
     for (label, value) in lines {
         output::put_line(&format!("{:<12}{value}", format!("{label}:")))?;

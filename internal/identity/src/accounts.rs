@@ -23,7 +23,7 @@ impl Identity {
         let _turn = self.0.writing.lock().await;
         let user = self.existing(name)?;
         let next = user.changed(change)?;
-        if user.is_active_admin() && !next.is_active_admin() {
+        if user.is_lasting_admin() && !next.is_lasting_admin() {
             self.require_other_admin(name)?;
         }
         self.0.directory.replace_user(&next, None).await?;
@@ -36,7 +36,7 @@ impl Identity {
     /// The user does not exist, or is the last administrator that can sign in.
     pub async fn delete_user(&self, name: &str) -> Result<(), IdentityError> {
         let _turn = self.0.writing.lock().await;
-        if self.existing(name)?.is_active_admin() {
+        if self.existing(name)?.is_lasting_admin() {
             self.require_other_admin(name)?;
         }
         self.0.directory.delete_user(name).await
@@ -70,14 +70,20 @@ impl Identity {
     /// valid until the new one is set.
     ///
     /// # Errors
-    /// The user does not exist or is disabled, or the time is out of range.
+    /// The user does not exist, is disabled or signs in by OpenID Connect, or the time is out of range.
     pub async fn issue_reset(&self, name: &str, hours: u64) -> Result<IssuedToken, IdentityError> {
         if !(1..=RESET_HOURS_MAX).contains(&hours) {
             return Err(IdentityError::LinkLifetime { hours });
         }
         let _turn = self.0.writing.lock().await;
-        if self.existing(name)?.disabled {
+        let user = self.existing(name)?;
+        if user.disabled {
             return Err(IdentityError::Disabled {
+                name: name.to_owned(),
+            });
+        }
+        if user.oidc.is_some() {
+            return Err(IdentityError::NoPassword {
                 name: name.to_owned(),
             });
         }
@@ -170,7 +176,7 @@ impl Identity {
     }
 
     fn require_other_admin(&self, name: &str) -> Result<(), IdentityError> {
-        let other = |user: &User| user.name != name && user.is_active_admin();
+        let other = |user: &User| user.name != name && user.is_lasting_admin();
         if self.users().iter().any(other) {
             return Ok(());
         }

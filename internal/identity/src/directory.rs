@@ -52,6 +52,7 @@ impl NewUser {
                 display_name: None,
                 email: None,
                 disabled: false,
+                oidc: None,
             },
             password: None,
         }

@@ -40,6 +40,22 @@ pub enum IdentityError {
         /// The name.
         name: String,
     },
+    /// A user of another account has the name that the identity provider gives.
+    #[error(
+        "user {name:?} of this server is not linked to your account at the identity provider, and is not given to it; ask an administrator to delete that user (`muster user delete {name}`) if it is yours, or to give your account another name at the provider"
+    )]
+    NameOfAnother {
+        /// The name.
+        name: String,
+    },
+    /// The user signs in by OpenID Connect.
+    #[error(
+        "user {name:?} signs in by OpenID Connect and has no password; change its account at the identity provider"
+    )]
+    NoPassword {
+        /// The user.
+        name: String,
+    },
     /// The user does not exist.
     #[error("there is no user {name:?}; `muster user list` lists the users")]
     NoSuchUser {
@@ -56,9 +72,9 @@ pub enum IdentityError {
         /// The valid form.
         valid: String,
     },
-    /// The change would leave no administrator that can sign in.
+    /// The change would leave no administrator that can sign in with a password.
     #[error(
-        "user {name:?} is the last administrator that can sign in; make another user an administrator first (`muster user set-role NAME admin`)"
+        "user {name:?} is the last administrator that can sign in with a password; make another user an administrator first (`muster user set-role NAME admin`)"
     )]
     LastAdministrator {
         /// The administrator.

@@ -86,16 +86,18 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 
 /// The session's secret in the cookies. The cookie that only this server can set takes precedence.
 pub(crate) fn cookie(headers: &HeaderMap) -> Option<&str> {
-    let named = |wanted: &str| {
-        headers
-            .get_all(header::COOKIE)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(';'))
-            .filter_map(|pair| pair.trim().split_once('='))
-            .find_map(|(name, value)| (name == wanted).then_some(value))
-    };
-    named(SECURE_SESSION_COOKIE).or_else(|| named(SESSION_COOKIE))
+    cookie_named(headers, SECURE_SESSION_COOKIE).or_else(|| cookie_named(headers, SESSION_COOKIE))
+}
+
+/// The value of the first cookie of this name.
+pub fn cookie_named<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
+    headers
+        .get_all(header::COOKIE)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .find_map(|(name, value)| (name == wanted).then_some(value))
 }
 
 /// True if the browser reports that a page of another origin sends the request other than by a link that the user

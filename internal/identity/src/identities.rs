@@ -216,7 +216,7 @@ impl Identity {
     }
 
     /// Makes room for one more session of the user.
-    async fn end_oldest_session(&self, user: &str) {
+    pub(crate) async fn end_oldest_session(&self, user: &str) {
         let mut sessions = self.tokens();
         sessions.retain(|token| token.user == user && token.purpose == TokenPurpose::Session);
         if sessions.len() < SESSIONS_PER_USER_MAX {

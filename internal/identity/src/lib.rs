@@ -20,6 +20,7 @@ mod headers;
 mod identities;
 mod limits;
 mod mirror;
+mod oidc;
 mod passwords;
 mod throttle;
 mod tokens;
@@ -27,11 +28,14 @@ mod user;
 
 pub use directory::NewUser;
 pub use error::IdentityError;
-pub use gate::{SECURE_SESSION_COOKIE, SESSION_COOKIE, is_cross_site, require_caller};
+pub use gate::{
+    SECURE_SESSION_COOKIE, SESSION_COOKIE, cookie_named, is_cross_site, require_caller,
+};
 pub use identities::{FIRST_ADMIN, FirstAdmin, Identity, OpenedIdentity, Options};
 pub use limits::{
     LONGEST_TOKEN_TTL, RESET_HOURS, RESET_HOURS_MAX, SESSION_TTL, SESSIONS_PER_USER_MAX,
     TOKEN_LABEL_MAX, TOKENS_PER_USER_MAX,
 };
+pub use oidc::OidcUser;
 pub use tokens::{IssuedToken, TokenInfo, TokenPurpose};
-pub use user::{User, UserChange};
+pub use user::{OidcLink, User, UserChange};

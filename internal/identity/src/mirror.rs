@@ -245,6 +245,7 @@ mod tests {
                 display_name: None,
                 email: None,
                 disabled: false,
+                oidc: None,
             },
             hash: hash.to_string(),
             uid: Some(uid.to_string()),

@@ -1,10 +1,24 @@
 //! A user: its record, the changes to it, and the checks of their fields.
 
+use std::collections::BTreeSet;
+
 use resources::access::{Caller, UserRole};
 use serde::{Deserialize, Serialize};
 
 use crate::error::IdentityError;
 use crate::limits::{DISPLAY_NAME_MAX, EMAIL_MAX, USER_NAMESPACES_MAX};
+
+/// Who a user is at its provider, and the teams that the mapping gave it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OidcLink {
+    /// The provider's URL.
+    pub issuer: String,
+    /// The user's name at the provider, which is never given to another user.
+    pub subject: String,
+    /// The teams that the mapping gave at the last sign-in.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub teams: BTreeSet<String>,
+}
 
 /// An existing user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +39,9 @@ pub struct User {
     /// True if the user's credentials are refused.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disabled: bool,
+    /// Set if the user signs in by OpenID Connect, and has no password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oidc: Option<OidcLink>,
 }
 
 /// A change of a user's record: only the present fields change. An empty text removes a field.
@@ -54,6 +71,12 @@ impl User {
     /// True if the user is an administrator that may sign in.
     pub fn is_active_admin(&self) -> bool {
         self.role == UserRole::Admin && !self.disabled
+    }
+
+    /// True if the user is an administrator that may sign in also while the identity provider is down, or gives the role
+    /// no longer.
+    pub(crate) fn is_lasting_admin(&self) -> bool {
+        self.is_active_admin() && self.oidc.is_none()
     }
 
     /// The record after a change; refuses fields that are out of bounds.
@@ -132,7 +155,7 @@ fn is_dns_label(name: &str, longest: usize) -> bool {
         && name.ends_with(inner)
 }
 
-fn is_email(text: &str) -> bool {
+pub(crate) fn is_email(text: &str) -> bool {
     let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '<' | '>' | ',' | '"');
     text.len() <= EMAIL_MAX
         && !text.contains(odd)
@@ -153,6 +176,7 @@ mod tests {
             display_name: None,
             email: None,
             disabled: false,
+            oidc: None,
         }
     }
 

@@ -11,6 +11,7 @@ mod failure;
 mod job_state;
 mod log_tail;
 mod log_text;
+mod oidc_sign_in;
 mod other_kinds;
 mod people;
 mod problem;
@@ -23,6 +24,7 @@ mod views;
 mod waiting;
 
 pub use board::{Board, ClusterCounts, GpuHolder, NodeGpus};
+pub use oidc_sign_in::OidcSignIn;
 pub use problem::Problem;
 pub use state::{
     Backends, BackupFailed, BackupRequest, CreatedJoinToken, JudgedIdleJobs, ListedJoinToken,

@@ -3,6 +3,7 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use identity::IdentityError;
+use oidc::OidcError;
 use serde_json::json;
 
 /// A refused request.
@@ -97,6 +98,18 @@ impl From<kube::Error> for Problem {
     }
 }
 
+impl From<OidcError> for Problem {
+    fn from(error: OidcError) -> Self {
+        let (status, code) = match &error {
+            error if error.is_of_provider() => (StatusCode::BAD_GATEWAY, "identity-provider"),
+            OidcError::Entropy(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+            // The audit log records refusals with this status under every policy.
+            _ => (StatusCode::FORBIDDEN, "sign-in-refused"),
+        };
+        Problem::new(status, code, error.to_string())
+    }
+}
+
 impl From<IdentityError> for Problem {
     fn from(error: IdentityError) -> Self {
         let (status, code) = match &error {
@@ -110,9 +123,11 @@ impl From<IdentityError> for Problem {
             | IdentityError::NoSuchSession { .. }
             | IdentityError::DeadLink => (StatusCode::NOT_FOUND, "not-found"),
             IdentityError::UserExists { .. } => (StatusCode::CONFLICT, "exists"),
+            IdentityError::NameOfAnother { .. } => (StatusCode::FORBIDDEN, "name-of-another"),
             IdentityError::LastAdministrator { .. }
             | IdentityError::TooManyUsers { .. }
             | IdentityError::Disabled { .. }
+            | IdentityError::NoPassword { .. }
             | IdentityError::Changed { .. } => (StatusCode::CONFLICT, "conflict"),
             IdentityError::TooManyTokens { .. } => (StatusCode::CONFLICT, "too-many-tokens"),
             IdentityError::WeakPassword { .. }

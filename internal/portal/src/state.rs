@@ -22,6 +22,7 @@ use resources::report::{PlacementReport, Preemptable};
 use resources::upgrade::{Rollout, StoreStatus, UpgradeStatus};
 
 use crate::board::{Board, JobEntry, JobRow, NodeCard, Picture, QueueRow};
+use crate::oidc_sign_in::OidcSignIn;
 use crate::problem::Problem;
 
 /// The API group that roles use for Muster's own resources that are not objects.
@@ -39,6 +40,8 @@ pub struct Portal {
     pub board: Board,
     /// Interfaces to the other components.
     pub hooks: Arc<Backends>,
+    /// Signing in by OpenID Connect, if a provider is configured.
+    pub oidc: Option<Arc<OidcSignIn>>,
 }
 
 /// A log's bytes as they arrive.

@@ -4,6 +4,7 @@
 use resources::services::addresses::ServiceRangeError;
 
 use super::machine::{AgentEngine, DevicesBy, KubeletAgent};
+use super::oidc::OidcOptionError;
 use super::tls::TlsOptionError;
 use super::{Command, ServerEngine, ServerOptions};
 
@@ -13,6 +14,9 @@ pub enum CombinationError {
     /// Options of the server's certificate.
     #[error(transparent)]
     Tls(#[from] TlsOptionError),
+    /// Options of OpenID Connect.
+    #[error(transparent)]
+    Oidc(#[from] OidcOptionError),
     /// Services and pods with the same addresses.
     #[error("--service-cidr: {0}")]
     ServiceRange(#[from] ServiceRangeError),
@@ -69,6 +73,7 @@ impl Command {
 
 fn of_server(options: &ServerOptions) -> Result<(), CombinationError> {
     options.tls.source()?;
+    options.oidc.provider()?;
     Ok(options.check_ranges()?)
 }
 
@@ -173,6 +178,8 @@ mod tests {
         for command in ["server", "up"] {
             let why = checked(&format!("muster {command} --tls-cert=c.pem")).unwrap_err();
             assert!(why.contains("the option needs --tls-key too"), "{why}");
+            let why = checked(&format!("muster {command} --oidc-name=x")).unwrap_err();
+            assert!(why.contains("the option needs --oidc-issuer-url"), "{why}");
         }
         assert_eq!(checked("muster server kubernetes"), Ok(()));
         let fine = "muster server --service-cidr=10.96.0.0/16 --pod-cidr=10.244.0.0/16";

@@ -14,6 +14,7 @@ use telemetry::LogFormat;
 use super::audit::AUDIT;
 use super::configuration::ConfigurationOptions;
 use super::machine::{MachineOptions, PodOptions};
+use super::oidc::{MAPPING, OidcFlags};
 use super::option_error::ServerOptionError;
 use super::pod_security::POD_SECURITY;
 use super::tenancy::PodNetwork;
@@ -101,7 +102,7 @@ fn log_format() -> impl TypedValueParser<Value = LogFormat> {
 }
 
 #[derive(Args, Debug)]
-#[command(after_long_help = format!("{SCHEDULER}\n\n{POD_SECURITY}\n\n{AUDIT}\n\n{RECEIVERS}"))]
+#[command(after_long_help = format!("{SCHEDULER}\n\n{POD_SECURITY}\n\n{AUDIT}\n\n{RECEIVERS}\n\n{MAPPING}"))]
 pub struct Up {
     #[command(flatten)]
     pub server: ServerOptions,
@@ -131,7 +132,7 @@ impl Up {
 #[derive(Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_long_help = format!("{SCHEDULER}\n\n{POD_SECURITY}\n\n{AUDIT}\n\n{RECEIVERS}")
+    after_long_help = format!("{SCHEDULER}\n\n{POD_SECURITY}\n\n{AUDIT}\n\n{RECEIVERS}\n\n{MAPPING}")
 )]
 pub struct Server {
     #[command(subcommand)]
@@ -261,6 +262,8 @@ pub struct ServerOptions {
     pub scheduler: SchedulerOptions,
     #[command(flatten)]
     pub audit: AuditFlags,
+    #[command(flatten)]
+    pub oidc: OidcFlags,
     /// Pod security levels for namespaces without labels, and exemptions: a Kubernetes PodSecurityConfiguration in
     /// YAML, see below [default: baseline for all namespaces, no exemptions]
     #[arg(long, env = "MUSTER_POD_SECURITY_CONFIG", value_name = "FILE")]

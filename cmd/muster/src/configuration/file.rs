@@ -144,6 +144,9 @@ pub enum ConfigurationFileError {
     /// Files were read, and the server would refuse its certificate's options or files.
     #[error("the configuration is invalid: {0:#}")]
     Certificate(anyhow::Error),
+    /// Files were read, and the server would refuse the settings of OpenID Connect or their files.
+    #[error("the configuration is invalid: {0:#}")]
+    Oidc(anyhow::Error),
 }
 
 fn lines(problems: &[ConfigurationMistake]) -> String {

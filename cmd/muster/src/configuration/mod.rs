@@ -133,8 +133,8 @@ pub fn checked(path: Option<&Path>) -> Result<String, ConfigurationFileError> {
     ))
 }
 
-/// Checks as a start does that the options of each section fit together, and the files of the server's certificate. An
-/// option of the command line may still replace a file's value.
+/// Checks as a start does that the options of each section fit together, and the files of the server's certificate and of
+/// OpenID Connect. An option of the command line may still replace a file's value.
 fn check_sections(settings: &Settings) -> Result<(), ConfigurationFileError> {
     for section in Section::ALL {
         let command = with_settings(
@@ -157,6 +157,9 @@ fn check_sections(settings: &Settings) -> Result<(), ConfigurationFileError> {
             continue;
         };
         serve::check_certificate(tls).map_err(ConfigurationFileError::Certificate)?;
+        if let Some(oidc) = arguments.command.oidc_flags() {
+            serve::check_oidc(oidc).map_err(ConfigurationFileError::Oidc)?;
+        }
     }
     Ok(())
 }

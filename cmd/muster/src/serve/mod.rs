@@ -23,6 +23,7 @@ mod machine;
 mod metrics;
 mod mirror;
 mod notify;
+mod oidc;
 mod open_port;
 mod plain_http;
 mod pod_pages;
@@ -50,6 +51,7 @@ use crate::arguments::{
 pub use audit::verified as verify_audit;
 pub use backup::{check_store, restore};
 pub use doctor::{doctor, isolation_support, look, topology, xids};
+pub use oidc::check as check_oidc;
 pub use tls::{ReadTlsOptions, checked as check_certificate};
 pub use upgrade::rollback;
 

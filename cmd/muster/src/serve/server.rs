@@ -29,7 +29,7 @@ use super::listener::{self, Certificates, ListenerConfig, ListenerLimits};
 use super::metrics::RequestMetrics;
 use super::tls::{self, CertificateKeeper, ReadTlsOptions, ServedCertificates};
 use super::{
-    admin, audit, backends, host, plain_http, pod_pages, pod_security, process, route_layer,
+    admin, audit, backends, host, oidc, plain_http, pod_pages, pod_security, process, route_layer,
     scheduler, signals, upgrade,
 };
 use crate::arguments::ServerOptions;
@@ -67,6 +67,7 @@ impl RunningServer {
         scheduler::refuse_repartition(&scheduler)?;
         let tls_source = options.tls.source()?;
         tls::check(&tls_source)?;
+        let oidc = oidc::sign_in(&options.oidc)?;
         let receivers = alerting::receivers(options.alert_receivers.as_deref())?;
         let mut api_config = ApiConfig {
             pod_security: pod_security::config(options)?,
@@ -141,6 +142,7 @@ impl RunningServer {
         let portal = portal::Portal {
             identity: identity.clone(),
             board: board.clone(),
+            oidc: oidc.map(Arc::new),
             hooks: Arc::new(backends::hooks(
                 &api,
                 &fleet,

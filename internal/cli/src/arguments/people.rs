@@ -56,6 +56,32 @@ pub struct NewUserArguments {
     pub password_file: Option<PathBuf>,
 }
 
+/// The claim with a user's name, unless --oidc-username-claim names another.
+pub const OIDC_USERNAME_CLAIM: &str = "preferred_username";
+
+/// The claim with a user's groups, unless --oidc-groups-claim names another.
+pub const OIDC_GROUPS_CLAIM: &str = "groups";
+
+/// Options of `muster user explain-sign-in`, named as the server's.
+#[derive(Args, Debug)]
+pub struct ExplainSignIn {
+    /// File with the claims of an ID token, as a JSON object
+    #[arg(long, value_name = "FILE")]
+    pub claims: PathBuf,
+    /// File of the mapping, as of the server's option
+    #[arg(long, value_name = "FILE")]
+    pub oidc_mapping: PathBuf,
+    /// Claim with the user's name
+    #[arg(long, value_name = "CLAIM", default_value = OIDC_USERNAME_CLAIM)]
+    pub oidc_username_claim: String,
+    /// Claim with the user's groups
+    #[arg(long, value_name = "CLAIM", default_value = OIDC_GROUPS_CLAIM)]
+    pub oidc_groups_claim: String,
+    /// Claim that the token must have with this value (repeatable)
+    #[arg(long = "oidc-required-claim", value_name = "CLAIM=VALUE")]
+    pub oidc_required_claims: Vec<oidc::RequiredClaim>,
+}
+
 /// Commands of `muster user`.
 #[derive(Subcommand, Debug)]
 pub enum UserCommand {
@@ -118,6 +144,9 @@ pub enum UserCommand {
         #[arg(long, conflicts_with_all = ["namespaces", "all_namespaces"])]
         no_namespaces: bool,
     },
+    /// Show what a mapping of OpenID Connect claims gives to a user: the rules that apply, role and teams. Reads files
+    /// only, and asks neither the server nor the provider. Exit status 1 if the user would be refused
+    ExplainSignIn(ExplainSignIn),
     /// List the browser sessions of a user
     Sessions {
         /// Name of the user [default: you]

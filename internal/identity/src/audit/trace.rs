@@ -59,7 +59,8 @@ pub async fn trace(State(recorder): State<Recorder>, mut request: Request, next:
     }
     let caller = slot.0.get().cloned().or(known);
     let mut user = caller.as_ref().map(UserInfo::from).unwrap_or_default();
-    if let Some(SignInName(name)) = answer.extensions().get() {
+    let sign_in = answer.extensions().get();
+    if let Some(SignInName(name)) = sign_in {
         user.username = audit::shortened(name);
     }
     let impersonated = answer.extensions().get::<Impersonated>();
@@ -67,7 +68,8 @@ pub async fn trace(State(recorder): State<Recorder>, mut request: Request, next:
     let asked = audit::AuditedRequest {
         user: &user.username,
         groups: &user.groups,
-        verb: &method,
+        // The browser comes back from an identity provider by GET, and a sign-in changes something all the same.
+        verb: if sign_in.is_some() { "post" } else { &method },
         path: uri.path(),
         ..audit::AuditedRequest::default()
     };
@@ -100,10 +102,15 @@ pub async fn trace(State(recorder): State<Recorder>, mut request: Request, next:
 /// The path of the pages on which a user sets its password by a link; the link's secret follows.
 const LINKS: &str = "/ui/reset/";
 
-/// A request's URI without the secret of a link to set a password.
+/// The path to which a browser comes back from an identity provider; the code is in the query.
+const RETURN: &str = "/ui/oidc/callback";
+
+/// A request's URI without the secret of a link to set a password, and without the code of an identity provider.
 fn shown(uri: &Uri) -> String {
     if uri.path().starts_with(LINKS) {
         format!("{LINKS}...")
+    } else if uri.path() == RETURN {
+        RETURN.to_owned()
     } else {
         uri.to_string()
     }

@@ -15,6 +15,7 @@ mod jobs;
 mod live;
 mod measured;
 mod nodes;
+mod oidc;
 mod overview;
 mod queue;
 mod sign_in;
@@ -44,6 +45,8 @@ pub fn routes(routes: Routes) -> Routes {
         .get("/ui/sign-in", sign_in::form)
         .post("/ui/sign-in", sign_in::sign_in)
         .post("/ui/sign-out", sign_in::sign_out)
+        .post("/ui/oidc/start", oidc::begin)
+        .get("/ui/oidc/callback", oidc::end)
         .get("/ui/account", account::show)
         .post("/ui/account/password", account::password)
         .post("/ui/account/sessions/{id}", account::end_session)

@@ -12,19 +12,41 @@ use identity::{SECURE_SESSION_COOKIE, SESSION_COOKIE, SESSION_TTL, TokenInfo};
 use serde::Deserialize;
 
 use super::{page, page_with};
+use crate::oidc_sign_in::OidcSignIn;
 use crate::problem::Problem;
 use crate::state::Portal;
 
 #[derive(Template)]
 #[template(path = "sign_in.html")]
-struct SignIn {
+struct SignIn<'a> {
     problem: String,
     user: String,
     next: String,
+    /// The identity provider's name.
+    provider: Option<&'a str>,
 }
 
-/// A page that leads to a pod's page. A redirect would end at another origin, and the form may lead to this server's own
-/// pages only.
+/// The form again, with the reason why a sign-in was refused.
+pub(super) fn refused(portal: &Portal, problem: &Problem, user: &str, next: &str) -> Response {
+    let template = SignIn {
+        problem: problem.detail().to_owned(),
+        user: user.to_owned(),
+        next: own_page(next).to_owned(),
+        provider: provider(portal),
+    };
+    let page = page_with(problem.status(), &template);
+    match problem.retry_after() {
+        Some(seconds) => ([(header::RETRY_AFTER, seconds.to_string())], page).into_response(),
+        None => page,
+    }
+}
+
+fn provider(portal: &Portal) -> Option<&str> {
+    portal.oidc.as_deref().map(OidcSignIn::button)
+}
+
+/// A page that leads to a pod's page or to the identity provider. A redirect would end at another origin, and the form may
+/// lead to this server's own pages only.
 #[derive(Template)]
 #[template(
     source = "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Signed in</title>\
@@ -36,6 +58,11 @@ struct LeadOn<'a> {
     next: &'a str,
 }
 
+/// A page that leads to another address at once.
+pub(super) fn lead_on(next: &str) -> Response {
+    page(&LeadOn { next })
+}
+
 /// The begin of the addresses of pods' pages.
 const OF_PODS: &str = "/proxy/";
 
@@ -43,7 +70,7 @@ const OF_PODS: &str = "/proxy/";
 #[derive(Deserialize)]
 pub struct NextPage {
     #[serde(default)]
-    next: String,
+    pub(super) next: String,
 }
 
 /// The form's fields.
@@ -56,7 +83,7 @@ pub struct Credentials {
 }
 
 /// Accepts only the server's own pages and the addresses of pods' pages, so that a link cannot redirect to another site.
-fn own_page(next: &str) -> &str {
+pub(super) fn own_page(next: &str) -> &str {
     let own = (next.starts_with("/ui/") || next.starts_with(OF_PODS))
         && !next.contains("//")
         && !next.contains('\\')
@@ -66,11 +93,12 @@ fn own_page(next: &str) -> &str {
 }
 
 /// The sign-in form.
-pub async fn form(Query(next): Query<NextPage>) -> Response {
+pub async fn form(State(portal): State<Portal>, Query(next): Query<NextPage>) -> Response {
     page(&SignIn {
         problem: String::new(),
         user: String::new(),
         next: own_page(&next.next).to_string(),
+        provider: provider(&portal),
     })
 }
 
@@ -108,25 +136,14 @@ async fn signed_in(
         Ok(session) => {
             let cookie = cookie(&session.secret, SESSION_TTL.as_secs(), is_https(headers));
             let answer = match next.starts_with(OF_PODS) {
-                true => page(&LeadOn { next: &next }),
+                true => lead_on(&next),
                 false => Redirect::to(&next).into_response(),
             };
             ([(header::SET_COOKIE, cookie)], answer).into_response()
         }
         Err(error) => {
             let problem = Problem::from(error);
-            let template = SignIn {
-                problem: problem.detail().to_string(),
-                user: form.user,
-                next,
-            };
-            let page = page_with(problem.status(), &template);
-            match problem.retry_after() {
-                Some(seconds) => {
-                    ([(header::RETRY_AFTER, seconds.to_string())], page).into_response()
-                }
-                None => page,
-            }
+            refused(portal, &problem, &form.user, &next)
         }
     }
 }
@@ -147,14 +164,14 @@ pub async fn sign_out(
 }
 
 /// Browsers report the scheme of the page that a form was sent from.
-fn is_https(headers: &HeaderMap) -> bool {
+pub(super) fn is_https(headers: &HeaderMap) -> bool {
     let origin = headers
         .get(header::ORIGIN)
         .and_then(|origin| origin.to_str().ok());
     origin.is_some_and(|origin| origin.starts_with("https://"))
 }
 
-fn cookie(secret: &str, seconds: u64, https: bool) -> String {
+pub(super) fn cookie(secret: &str, seconds: u64, https: bool) -> String {
     let (name, secure) = match https {
         true => (SECURE_SESSION_COOKIE, "; Secure"),
         false => (SESSION_COOKIE, ""),
