@@ -28,7 +28,7 @@ pub async fn suspend(
     }
     let patch = match (kind.group, kind.kind) {
         _ if kind.training().is_some() => json!({"spec": {"runPolicy": {"suspend": suspend}}}),
-        ("batch", "Job") | ("ray.io", "RayCluster" | "RayJob") => {
+        ("batch", "Job") | ("ray.io", "RayCluster" | "RayJob" | "RayService") => {
             json!({"spec": {"suspend": suspend}})
         }
         _ if kinds::is_job_set(kind) => json!({"spec": {"suspend": suspend}}),

@@ -134,7 +134,14 @@ pub async fn pods_of(connection: &ServerConnection, kind: &Kind, name: &str) -> 
         None if kinds::is_job_set(kind) => jobset::NAME,
         None => names::BATCH_JOB_NAME,
     };
-    let selector = ListParams::default().labels(&format!("{label}={name}"));
+    let selector = match (kind.group, kind.kind) {
+        ("ray.io", "RayService") => {
+            let (origin, of_kind) = (names::RAY_ORIGIN_NAME, names::RAY_ORIGIN_KIND);
+            format!("{origin}={name},{of_kind}={}", kind.kind)
+        }
+        _ => format!("{label}={name}"),
+    };
+    let selector = ListParams::default().labels(&selector);
     let mut list = pods.list(&selector).await?.items;
     list.sort_by_key(|pod| (order(pod), pod.metadata.creation_timestamp.clone()));
     Ok(list)

@@ -14,6 +14,7 @@ mod log_text;
 mod other_kinds;
 mod people;
 mod problem;
+mod ray_service;
 mod rest;
 mod routes;
 mod state;

@@ -41,6 +41,13 @@ fn places(kind: &Kind) -> &'static [TemplatePath] {
             ),
             TemplatePath::At(&["spec", "submitterPodTemplate"]),
         ],
+        ("ray.io", "RayService") => &[
+            TemplatePath::At(&["spec", "rayClusterConfig", "headGroupSpec", "template"]),
+            TemplatePath::Each(
+                &["spec", "rayClusterConfig", "workerGroupSpecs"],
+                &["template"],
+            ),
+        ],
         ("jobset.x-k8s.io", "JobSet") => &[TemplatePath::Each(
             &["spec", "replicatedJobs"],
             &["template", "spec", "template"],
@@ -147,6 +154,14 @@ mod tests {
                 json!({"submitterPodTemplate": t("c"), "rayClusterSpec": {
                     "headGroupSpec": {"template": t("a")}, "workerGroupSpecs": [{"template": t("b")}]}}),
                 3,
+            ),
+            (
+                "ray.io",
+                "v1",
+                "RayService",
+                json!({"rayClusterConfig": {
+                    "headGroupSpec": {"template": t("a")}, "workerGroupSpecs": [{"template": t("b")}]}}),
+                2,
             ),
             (
                 "serving.knative.dev",
