@@ -143,7 +143,16 @@ pub async fn pods_of(connection: &ServerConnection, kind: &Kind, name: &str) -> 
     };
     let selector = ListParams::default().labels(&selector);
     let mut list = pods.list(&selector).await?.items;
-    list.sort_by_key(|pod| (order(pod), pod.metadata.creation_timestamp.clone()));
+    // The heads of a RayService's clusters come before their workers.
+    let works = |pod: &Pod| {
+        let labels = pod.metadata.labels.as_ref();
+        let type_ = labels.and_then(|labels| labels.get(names::RAY_NODE_TYPE));
+        type_.is_some_and(|type_| type_ == "worker")
+    };
+    list.sort_by_key(|pod| {
+        let created = pod.metadata.creation_timestamp.clone();
+        (works(pod), order(pod), created)
+    });
     Ok(list)
 }
 

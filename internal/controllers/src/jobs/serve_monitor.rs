@@ -21,8 +21,8 @@ use super::ObjectKey;
 
 /// How many clusters are asked at once.
 const CLUSTERS_AT_ONCE: usize = 16;
-/// How many proxies of one cluster are checked at once.
-const PROXIES_AT_ONCE: usize = 8;
+/// How many proxies of one cluster are checked at once. All clusters together keep within a user's connections to pods.
+const PROXIES_AT_ONCE: usize = 4;
 /// The shortest time between two questions to one cluster.
 const BETWEEN: Duration = Duration::from_secs(1);
 /// The wait before a configuration that Ray did not accept is submitted again.

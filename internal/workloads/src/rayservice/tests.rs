@@ -272,7 +272,12 @@ impl World {
 
     fn change(&mut self, path: &str, value: Value) {
         let mut spec = serde_json::to_value(&self.service.spec).unwrap();
-        *spec.pointer_mut(path).expect(path) = value;
+        let (parent, member) = path.rsplit_once('/').unwrap();
+        let parent = spec.pointer_mut(parent).expect(path);
+        match member.parse::<usize>() {
+            Ok(index) => parent[index] = value,
+            Err(_) => parent[member] = value,
+        }
         self.service.spec = serde_json::from_value(spec).unwrap();
     }
 
@@ -666,7 +671,8 @@ proptest! {
         world.settle(second);
         prop_assert_eq!(world.clusters.len(), 1);
         prop_assert_eq!(world.pending(), None);
-        prop_assert_eq!(world.active().as_deref(), Some(name_of(&world.clusters[0])));
+        let last = name_of(&world.clusters[0]).to_owned();
+        prop_assert_eq!(world.active(), Some(last));
         prop_assert_eq!(world.leads().map(|(to, _)| to), world.active());
         let plan = ParsedRayService::of(&world.service).unwrap();
         prop_assert_eq!(plan.compare(&world.clusters[0]), SpecChange::Nothing);
