@@ -71,7 +71,7 @@ mod tests {
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..12 {
             let before = format!("*a{}", level - 1);
-            let list = vec![before.as_str(); 9].join(", ");
+            let list = [before.as_str(); 9].join(", ");
             bomb.push_str(&format!("a{level}: &a{level} [{list}]\n"));
         }
         bomb.push_str("applications: [*a11]\n");

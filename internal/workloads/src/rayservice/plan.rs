@@ -94,16 +94,18 @@ impl<'a> ParsedRayService<'a> {
             .unwrap_or(SERVE)
     }
 
-    /// The configuration for a cluster. Where pods share their node's address it has the cluster's own ports, and proxies
-    /// on the head alone unless the user wants others: the pods of one node could not listen on the same port.
-    pub(crate) fn config_for(&self, cluster: &RayCluster) -> DesiredConfig {
+    /// The configuration for a cluster, with the ports that Muster chose for it. Where pods share their node's address,
+    /// it has a proxy on the head alone unless the user wants others: the pods of one node could not listen on the same
+    /// port.
+    pub(crate) fn config_for(&self, cluster: &RayCluster, shares_address: bool) -> DesiredConfig {
         let mut body = self.config.clone();
         if let Some(port) = chosen_port(cluster) {
             set_port(&mut body, "http_options", port);
             if body["grpc_options"].is_object() {
                 set_port(&mut body, "grpc_options", port.saturating_add(1));
             }
-            if body["proxy_location"].is_null() && !self.excludes_head() {
+            let head_alone = shares_address && !self.excludes_head();
+            if body["proxy_location"].is_null() && head_alone {
                 body["proxy_location"] = "HeadOnly".into();
             }
         }

@@ -86,7 +86,7 @@ pub(crate) fn judge(
 ) -> ServeState {
     record.ray_cluster_status.clone_from(&cluster.status);
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
-    let desired = service.config_for(cluster);
+    let desired = service.config_for(cluster, head_shares_address(pods));
     let Some(mut request) = request(service, cluster, pods) else {
         return ServeState::waits(why_not_ready(cluster), None);
     };
@@ -256,8 +256,8 @@ fn why_not_running(cluster: &str, name: &str, status: &ServeApplicationStatus) -
 
 /// The last line of a traceback says what went wrong.
 fn last_line(message: &str) -> String {
-    let lines = message.lines().map(str::trim);
-    let line = lines.filter(|line| !line.is_empty()).next_back();
+    let mut lines = message.lines().map(str::trim);
+    let line = lines.rfind(|line| !line.is_empty());
     short(line.unwrap_or_default())
 }
 
@@ -298,6 +298,13 @@ pub(crate) fn label(
         })
     };
     changes.filter_map(change).collect()
+}
+
+/// Whether the head's pod has its node's address, as far as is known.
+fn head_shares_address(pods: &[&Pod]) -> bool {
+    let head = pods.iter().find(|pod| is_head(pod));
+    let status = head.and_then(|pod| pod.status.as_ref());
+    status.is_none_or(|status| status.pod_ip.is_none() || status.pod_ip == status.host_ip)
 }
 
 fn is_head(pod: &Pod) -> bool {

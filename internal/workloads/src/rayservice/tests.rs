@@ -371,6 +371,22 @@ fn with_addresses_of_their_own_pods_serve_on_the_users_port() {
 }
 
 #[test]
+fn pods_with_addresses_of_their_own_all_have_proxies_on_the_chosen_port() {
+    let mut world = World::new(json!({}));
+    world.settle(0);
+    world.ready(0);
+    for pod in &mut world.pods {
+        let status = pod.status.as_mut().unwrap();
+        status.pod_ip = Some("10.244.0.2".to_owned());
+        status.host_ip = Some("192.0.2.1".to_owned());
+    }
+    world.settle(1);
+    let config = world.configs.values().next().unwrap();
+    assert_eq!(config["http_options"]["port"], 14_018);
+    assert!(config["proxy_location"].is_null());
+}
+
+#[test]
 fn a_changed_configuration_goes_to_the_same_cluster() {
     let mut world = World::serving(json!({}));
     let cluster = world.active();
@@ -432,7 +448,8 @@ fn numbers_of_workers_and_further_groups_change_the_cluster_itself() {
     world.settle(10);
     let groups = |world: &World| world.clusters[0].spec.worker_group_specs.clone().unwrap();
     assert_eq!(groups(&world)[0].replicas, Some(3));
-    let mut more = json!(groups(&world));
+    let given = &world.service.spec.ray_cluster_config.worker_group_specs;
+    let mut more = json!(given);
     let mut group = more[0].clone();
     group["groupName"] = "large".into();
     more.as_array_mut().unwrap().push(group);
@@ -677,7 +694,7 @@ proptest! {
         let plan = ParsedRayService::of(&world.service).unwrap();
         prop_assert_eq!(plan.compare(&world.clusters[0]), SpecChange::Nothing);
         let config = &world.configs[name_of(&world.clusters[0])];
-        prop_assert_eq!(config, &plan.config_for(&world.clusters[0]).body);
+        prop_assert_eq!(config, &plan.config_for(&world.clusters[0], true).body);
         prop_assert_eq!(world.condition("Ready").0, "True");
     }
 }

@@ -200,6 +200,7 @@ mod tests {
                 "tasks": [{"name": "t", "template": bad}],
                 "headGroupSpec": {"template": bad}, "workerGroupSpecs": [{"template": bad}],
                 "rayClusterSpec": {"headGroupSpec": {"template": bad}},
+                "rayClusterConfig": {"headGroupSpec": {"template": bad}},
             });
             for training in training::ALL {
                 spec[training.replicas_field] = json!({"Worker": {"template": bad}});
