@@ -27,7 +27,7 @@ pub async fn suspend(
         return order(connection, kind, &job, &target, suspend).await;
     }
     let suspends = match (kind.group, kind.kind) {
-        ("batch", "Job") | ("ray.io", "RayCluster" | "RayJob") => true,
+        ("batch", "Job") | ("ray.io", "RayCluster" | "RayJob" | "RayService") => true,
         _ => kind.training().is_some() || kinds::is_job_set(kind),
     };
     if !suspends {

@@ -122,7 +122,14 @@ pub fn is_job_set(kind: &Kind) -> bool {
 pub fn job_kinds() -> Vec<&'static Kind> {
     let training = training::ALL.iter().map(|kind| kind.plural);
     training
-        .chain(["jobs", volcano::PLURAL, "rayjobs", "trainjobs", "jobsets"])
+        .chain([
+            "jobs",
+            volcano::PLURAL,
+            "rayjobs",
+            "rayservices",
+            "trainjobs",
+            "jobsets",
+        ])
         .filter_map(|word| kind(word).ok())
         .collect()
 }
@@ -226,7 +233,13 @@ pub fn state(object: &DynamicObject) -> (String, String) {
         _ if status["ready"].as_i64().is_some_and(|ready| ready > 0) => {
             ("Running".to_string(), String::new())
         }
-        _ => ("Pending".to_string(), String::new()),
+        // A RayService says in this condition what it waits for.
+        _ => {
+            let mut all = conditions.into_iter().flatten();
+            let ready = all.find(|condition| condition["type"] == "Ready");
+            let message = ready.map_or_else(String::new, |ready| text(&ready["message"]));
+            ("Pending".to_string(), message)
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use kube::Api;
 use kube::api::{DynamicObject, ListParams};
 use resources::names;
 use resources::registry::Kind;
+use serde_json::Value;
 
 use super::connection::ServerConnection;
 use super::outcome::CommandOutcome;
@@ -160,13 +161,20 @@ fn ray_cluster(kind: &Kind, clusters: &Kind, object: &DynamicObject) -> Result<O
     if kind.is(clusters) {
         return Ok(Some(name));
     }
-    if kind.plural != "rayjobs" {
-        return Ok(None);
-    }
-    match object.data["status"]["rayClusterName"].as_str() {
+    let status = &object.data["status"];
+    let cluster = match kind.plural {
+        "rayjobs" => &status["rayClusterName"],
+        "rayservices" => match &status["activeServiceStatus"]["rayClusterName"] {
+            Value::String(active) => return Ok(Some(active.clone())),
+            _ => &status["pendingServiceStatus"]["rayClusterName"],
+        },
+        _ => return Ok(None),
+    };
+    match cluster.as_str() {
         Some(cluster) if !cluster.is_empty() => Ok(Some(cluster.to_owned())),
         _ => Err(failure::not_found(format!(
-            "RayJob {name:?} has no RayCluster yet; `muster explain {name}` says why it waits"
+            "{} {name:?} has no RayCluster yet; `muster explain {name}` says why it waits",
+            kind.kind
         ))),
     }
 }

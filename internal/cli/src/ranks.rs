@@ -134,9 +134,25 @@ pub async fn pods_of(connection: &ServerConnection, kind: &Kind, name: &str) -> 
         None if kinds::is_job_set(kind) => jobset::NAME,
         None => names::BATCH_JOB_NAME,
     };
-    let selector = ListParams::default().labels(&format!("{label}={name}"));
+    let selector = match (kind.group, kind.kind) {
+        ("ray.io", "RayService") => {
+            let (origin, of_kind) = (names::RAY_ORIGIN_NAME, names::RAY_ORIGIN_KIND);
+            format!("{origin}={name},{of_kind}={}", kind.kind)
+        }
+        _ => format!("{label}={name}"),
+    };
+    let selector = ListParams::default().labels(&selector);
     let mut list = pods.list(&selector).await?.items;
-    list.sort_by_key(|pod| (order(pod), pod.metadata.creation_timestamp.clone()));
+    // The heads of a RayService's clusters come before their workers.
+    let works = |pod: &Pod| {
+        let labels = pod.metadata.labels.as_ref();
+        let type_ = labels.and_then(|labels| labels.get(names::RAY_NODE_TYPE));
+        type_.is_some_and(|type_| type_ == "worker")
+    };
+    list.sort_by_key(|pod| {
+        let created = pod.metadata.creation_timestamp.clone();
+        (works(pod), order(pod), created)
+    });
     Ok(list)
 }
 

@@ -7,14 +7,15 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use resources::kinds::{
-    JAXJob, JobSet, MPIJob, PaddleJob, PodGroup, PyTorchJob, RayCluster, RayJob, TFJob, XGBoostJob,
+    JAXJob, JobSet, MPIJob, PaddleJob, PodGroup, PyTorchJob, RayCluster, RayJob, RayService, TFJob,
+    XGBoostJob,
 };
 use resources::names;
 use resources::report::PlacementReport;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use workloads::training::{self, Network, TrainingJob};
-use workloads::{Action, Dependent, job, jobset, ray, rayjob};
+use workloads::{Action, Dependent, job, jobset, ray, rayjob, rayservice};
 
 use crate::scheduling::ReportBoard;
 
@@ -70,6 +71,12 @@ fn wanted(object: &Value, now: Timestamp) -> Option<(Option<PodGroup>, Vec<Pod>)
         "RayJob" => {
             let job: RayJob = serde_json::from_value(object).ok()?;
             let mut cluster = rayjob::preview(&job)?;
+            cluster.metadata.uid = Some(NO_UID.to_owned());
+            of_cluster(&cluster, now)
+        }
+        "RayService" => {
+            let service: RayService = serde_json::from_value(object).ok()?;
+            let mut cluster = rayservice::preview(&service)?;
             cluster.metadata.uid = Some(NO_UID.to_owned());
             of_cluster(&cluster, now)
         }

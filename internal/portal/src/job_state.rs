@@ -8,6 +8,7 @@ use resources::volcano;
 use serde_json::Value;
 
 use crate::other_kinds::OtherKind;
+use crate::ray_service::sentence as of_ray_service;
 
 /// The label with the job's name that the pods of a kind of job have.
 pub fn owner_label(kind: &Kind) -> &'static str {
@@ -32,6 +33,18 @@ pub fn state_of(status: &Value) -> String {
         return state.to_owned();
     }
     let conditions = status["conditions"].as_array();
+    if of_ray_service(status).is_some() {
+        let holds = |type_: &str| {
+            let mut all = conditions.into_iter().flatten();
+            all.any(|one| one["type"] == type_ && one["status"] == "True")
+        };
+        let state = match (holds("Ready"), holds("Suspended")) {
+            (true, _) => "Running",
+            (_, true) => "Suspended",
+            _ => "Pending",
+        };
+        return state.to_owned();
+    }
     let mut types = conditions.into_iter().flatten();
     if types.any(|one| {
         one["type"]
@@ -110,6 +123,9 @@ pub fn settled_sentence(state: &str, status: &Value, pods: &[PodProgress<'_>]) -
     if let Some(blocked) = blocked_sentence(state, pods) {
         return blocked;
     }
+    if let Some(sentence) = of_ray_service(status).filter(|text| !text.is_empty()) {
+        return sentence;
+    }
     let conditions = status["conditions"].as_array();
     let message = conditions
         .into_iter()
@@ -150,6 +166,22 @@ mod tests {
         assert_eq!(state_of(&status), "Succeeded");
         assert_eq!(settled_sentence("Succeeded", &status, &[]), "done");
         assert_eq!(state_of(&json!({})), "Pending");
+        let service = |ready: &str, upgrades: &str, suspended: &str| {
+            json!({"conditions": [
+                {"type": "Ready", "status": ready, "message": "A."},
+                {"type": "UpgradeInProgress", "status": upgrades, "message": "B."},
+                {"type": "Suspended", "status": suspended, "message": "C."},
+            ]})
+        };
+        for (status, state, sentence) in [
+            (service("True", "False", "False"), "Running", "A."),
+            (service("True", "True", "False"), "Running", "A. B."),
+            (service("False", "False", "False"), "Pending", "A."),
+            (service("False", "False", "True"), "Suspended", "A."),
+        ] {
+            assert_eq!(state_of(&status), state);
+            assert_eq!(settled_sentence(state, &status, &[]), sentence);
+        }
         let ray = |state: &str| {
             let ready = json!({"type": "HeadPodReady", "status": "True"});
             state_of(&json!({"state": state, "conditions": [ready]}))

@@ -15,6 +15,7 @@ mod oidc_sign_in;
 mod other_kinds;
 mod people;
 mod problem;
+mod ray_service;
 mod rest;
 mod routes;
 mod state;

@@ -1,4 +1,4 @@
-//! RayClusters, RayJobs, Volcano Jobs, JobSets and TrainJobs as the pages show them. Pure: an object of the API in, its parts out.
+//! RayClusters, RayJobs, RayServices, Volcano Jobs, JobSets and TrainJobs as the pages show them. Pure: an object of the API in, its parts out.
 //!
 //! The plural of Volcano's kind is that of `batch`'s Job, so addresses of its pages have Volcano's short name, `vcjobs`.
 
@@ -11,6 +11,8 @@ use resources::trainer;
 use resources::volcano;
 use serde::Serialize;
 use serde_json::{Value, json};
+
+use crate::ray_service;
 
 /// A kind of jobs that is neither a training kind nor one of `batch`.
 #[derive(Debug, PartialEq, Eq)]
@@ -62,6 +64,17 @@ pub static RAY_JOB: OtherKind = OtherKind {
     label: names::RAY_ORIGIN_NAME,
 };
 
+/// RayService.
+pub static RAY_SERVICE: OtherKind = OtherKind {
+    group: "ray.io",
+    version: "v1",
+    kind: "RayService",
+    resource: "rayservices",
+    plural: "rayservices",
+    shown: "RayService",
+    label: names::RAY_ORIGIN_NAME,
+};
+
 /// JobSet.
 pub static JOB_SET: OtherKind = OtherKind {
     group: jobset::GROUP,
@@ -85,7 +98,14 @@ pub static TRAIN_JOB: OtherKind = OtherKind {
 };
 
 /// All of them.
-pub static ALL: [&OtherKind; 5] = [&RAY_CLUSTER, &RAY_JOB, &VOLCANO_JOB, &JOB_SET, &TRAIN_JOB];
+pub static ALL: [&OtherKind; 6] = [
+    &RAY_CLUSTER,
+    &RAY_JOB,
+    &RAY_SERVICE,
+    &VOLCANO_JOB,
+    &JOB_SET,
+    &TRAIN_JOB,
+];
 
 /// Whether an object is a part of a JobSet or TrainJob that is shown in its place: one of its Jobs, or its JobSet.
 pub fn is_part(meta: &ObjectMeta) -> bool {
@@ -258,6 +278,7 @@ pub fn started(shown: &str, object: &Value) -> Option<Timestamp> {
     match OtherKind::by_shown(shown)?.kind {
         "RayCluster" => since(object, "HeadPodReady"),
         "RayJob" => object["status"]["startTime"].as_str()?.parse().ok(),
+        "RayService" => since(object, "Ready"),
         _ => since(object, "Running"),
     }
 }
@@ -283,6 +304,9 @@ pub fn message(shown: &str, object: &Value) -> String {
     }
     if shown == RAY_JOB.shown {
         return status["message"].as_str().unwrap_or_default().to_owned();
+    }
+    if let Some(sentence) = ray_service::sentence(status) {
+        return sentence;
     }
     if let Some(state) = jobset::state(status) {
         return jobset::message(status, state).to_owned();

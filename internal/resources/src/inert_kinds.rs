@@ -41,7 +41,7 @@ enum StatusForm {
 }
 
 /// All these kinds.
-pub const ALL: [InertKind; 10] = [
+pub const ALL: [InertKind; 11] = [
     InertKind {
         resource: ("ray.io", "v1", "rayclusters"),
         message: "Muster keeps RayClusters and does not run them in a Kubernetes cluster yet: no head and no worker is made",
@@ -53,6 +53,12 @@ pub const ALL: [InertKind; 10] = [
         message: "Muster keeps RayJobs and does not run them in a Kubernetes cluster yet: no cluster is made and nothing is submitted",
         embedded_runs: true,
         form: StatusForm::Condition("Running"),
+    },
+    InertKind {
+        resource: ("ray.io", "v1", "rayservices"),
+        message: "Muster keeps RayServices and does not run them in a Kubernetes cluster yet: no cluster is made and no application is deployed",
+        embedded_runs: true,
+        form: StatusForm::Condition("Ready"),
     },
     InertKind {
         resource: ("batch.volcano.sh", "v1alpha1", "jobs"),
@@ -225,6 +231,7 @@ mod tests {
             "jobsets.jobset.x-k8s.io",
             "rayclusters.ray.io",
             "rayjobs.ray.io",
+            "rayservices.ray.io",
             "scaledobjects.keda.sh",
             "services.serving.knative.dev",
             "trainingruntimes.trainer.kubeflow.org",

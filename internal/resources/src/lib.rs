@@ -45,6 +45,7 @@ pub mod release;
 pub mod report;
 pub mod schedule;
 pub mod selector;
+pub mod serve_config;
 pub mod services;
 pub mod span;
 pub mod splitmix;

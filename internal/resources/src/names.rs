@@ -35,12 +35,19 @@ pub const SESSION: &str = "muster.io/session";
 pub const RAY_CLUSTER: &str = "ray.io/cluster";
 /// Label on a RayCluster's pods and services: `head` or `worker`.
 pub const RAY_NODE_TYPE: &str = "ray.io/node-type";
-/// Label on what a RayJob creates: the job's name. KubeRay's.
+/// Label on what a RayJob or RayService creates: its name. KubeRay's.
 pub const RAY_ORIGIN_NAME: &str = "ray.io/originated-from-cr-name";
-/// Label on what a RayJob creates: its kind. KubeRay's.
+/// Label on what a RayJob or RayService creates: its kind. KubeRay's.
 pub const RAY_ORIGIN_KIND: &str = "ray.io/originated-from-crd";
 /// Annotation on a RayJob in InteractiveMode: the name in Ray of the job that the user submitted. KubeRay's.
 pub const RAY_SUBMISSION_ID: &str = "ray.io/ray-job-submission-id";
+/// Label on a RayService's pods: `true` if the pod takes requests for its applications, else `false`. KubeRay's.
+pub const RAY_SERVE: &str = "ray.io/serve";
+/// Annotation on a RayService's RayCluster: the hash of the spec that it was made from, without the numbers of workers.
+/// KubeRay's.
+pub const RAY_SPEC_HASH: &str = "ray.io/hash-without-replicas-and-workers-to-delete";
+/// Annotation on a RayService's RayCluster: how many worker groups the spec had. KubeRay's.
+pub const RAY_WORKER_GROUPS: &str = "ray.io/num-worker-groups";
 /// Annotation on an autoscaled RayCluster: for each group the lowest number that no worker has had (JSON), so that no
 /// worker's name is used twice.
 pub const RAY_REPLICAS: &str = "muster.io/ray-replicas";

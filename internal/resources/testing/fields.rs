@@ -317,6 +317,10 @@ pub fn plain(kind: &Kind) -> Value {
         ("ray.io", "RayJob") => json!({"spec": {
             "entrypoint": "true", "rayClusterSpec": {"headGroupSpec": {"template": template}},
         }}),
+        ("ray.io", "RayService") => json!({"spec": {
+            "serveConfigV2": "applications: []",
+            "rayClusterConfig": {"headGroupSpec": {"template": template}},
+        }}),
         ("ray.io", _) => json!({"spec": {
             "headGroupSpec": {"template": template},
             "workerGroupSpecs": [{"groupName": "g", "replicas": 1, "template": template}],

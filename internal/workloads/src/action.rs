@@ -104,7 +104,7 @@ pub(crate) fn delete_pod(pod: &Pod) -> Action {
 pub enum Dependent {
     /// A CronJob's Job, one of a JobSet, or the one that submits a RayJob's program.
     Job(Box<Job>),
-    /// A RayJob's cluster.
+    /// A RayJob's or RayService's cluster.
     RayCluster(Box<RayCluster>),
     /// A TrainJob's JobSet.
     JobSet(Box<JobSet>),
@@ -153,6 +153,8 @@ pub enum DependentKind {
     RoleBinding,
     /// `v1` Pod, which is changed only: other actions create and delete pods.
     Pod,
+    /// `v1` Service, which is changed only: other actions create and delete Services.
+    Service,
     /// `bus.volcano.sh/v1alpha1` Command, which is deleted only.
     Command,
 }
@@ -174,6 +176,7 @@ impl DependentKind {
             DependentKind::Role => "role",
             DependentKind::RoleBinding => "role binding",
             DependentKind::Pod => "pod",
+            DependentKind::Service => "service",
             DependentKind::Command => "command",
         }
     }

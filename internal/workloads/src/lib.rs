@@ -16,6 +16,7 @@ mod pod_names;
 mod pod_room;
 pub mod ray;
 pub mod rayjob;
+pub mod rayservice;
 mod terms;
 pub mod training;
 pub mod trainjob;

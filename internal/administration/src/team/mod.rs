@@ -39,12 +39,13 @@ const BINDINGS: ObjectKind = ObjectKind(RBAC, "v1", "RoleBinding", "rolebindings
 const PODS: ObjectKind = ObjectKind("", "v1", "Pod", "pods", true);
 
 /// The kinds beside training jobs that a drain deletes, owners first.
-const DRAINED: [ObjectKind; 9] = [
+const DRAINED: [ObjectKind; 10] = [
     ObjectKind("batch", "v1", "CronJob", "cronjobs", true),
     ObjectKind("apps", "v1", "Deployment", "deployments", true),
     ObjectKind("apps", "v1", "StatefulSet", "statefulsets", true),
     ObjectKind("apps", "v1", "DaemonSet", "daemonsets", true),
     ObjectKind("apps", "v1", "ReplicaSet", "replicasets", true),
+    ObjectKind("ray.io", "v1", "RayService", "rayservices", true),
     ObjectKind("ray.io", "v1", "RayCluster", "rayclusters", true),
     ObjectKind("batch.volcano.sh", "v1alpha1", "Job", "jobs", true),
     ObjectKind("batch", "v1", "Job", "jobs", true),

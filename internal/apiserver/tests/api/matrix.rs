@@ -158,6 +158,8 @@ const ROWS: [Row; 98] = [
     ("rayclusters.ray.io/status", VIEWER, ADMIN, ADMIN),
     ("rayjobs.ray.io", VIEWER, MEMBER, MEMBER),
     ("rayjobs.ray.io/status", VIEWER, ADMIN, ADMIN),
+    ("rayservices.ray.io", VIEWER, MEMBER, MEMBER),
+    ("rayservices.ray.io/status", VIEWER, ADMIN, ADMIN),
     (
         "clusterrolebindings.rbac.authorization.k8s.io",
         ADMIN,

@@ -190,6 +190,9 @@ impl JobDescription {
         if kinds::is_job_set(self.kind) {
             return self.replicated_jobs(table);
         }
+        if (self.kind.group, self.kind.kind) == ("ray.io", "RayService") {
+            return self.ray_groups(table);
+        }
         let Some(training) = self.kind.training() else {
             let spec = &data["spec"];
             let wanted = format!(
@@ -213,6 +216,35 @@ impl JobDescription {
             template["restartPolicy"] = spec["restartPolicy"].clone();
             let status = &data["status"]["replicaStatuses"][role];
             table.row(replica(role, wanted, status, &template));
+        }
+        table
+    }
+
+    /// The head and the worker groups of a RayService's clusters, with their running pods.
+    fn ray_groups(&self, mut table: Table) -> Table {
+        let cluster = &self.job.data["spec"]["rayClusterConfig"];
+        let running = |group: &str| {
+            let own = self.pods.iter().filter(|pod| {
+                let labels = pod.metadata.labels.as_ref();
+                let label = labels.and_then(|labels| labels.get(names::RAY_GROUP));
+                let phase = pod
+                    .status
+                    .as_ref()
+                    .and_then(|status| status.phase.as_deref());
+                label.is_some_and(|label| label == group) && phase == Some("Running")
+            });
+            serde_json::json!({"active": own.count()})
+        };
+        let head = &cluster["headGroupSpec"]["template"]["spec"];
+        table.row(replica("head", "1".to_owned(), &running("headgroup"), head));
+        let groups = cluster["workerGroupSpecs"].as_array();
+        for group in groups.into_iter().flatten() {
+            let number = |field: &str| group[field].as_i64();
+            let least = number("replicas").or_else(|| number("minReplicas"));
+            let wanted = least.unwrap_or(0) * number("numOfHosts").unwrap_or(1);
+            let name = group["groupName"].as_str().unwrap_or_default();
+            let pod = &group["template"]["spec"];
+            table.row(replica(name, wanted.to_string(), &running(name), pod));
         }
         table
     }

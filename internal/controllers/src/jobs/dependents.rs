@@ -2,7 +2,9 @@
 
 use k8s_openapi::api::apps::v1::{ControllerRevision, ReplicaSet};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
+};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, ResourceExt as _};
@@ -46,6 +48,7 @@ macro_rules! with_api {
                 $call(&api::<RoleBinding>(client, namespace), $($argument),*).await
             }
             DependentKind::Pod => $call(&api::<Pod>(client, namespace), $($argument),*).await,
+            DependentKind::Service => $call(&api::<Service>(client, namespace), $($argument),*).await,
             DependentKind::Command => {
                 $call(&api::<VolcanoCommand>(client, namespace), $($argument),*).await
             }

@@ -16,9 +16,11 @@ mod ports;
 mod queue;
 mod ray;
 mod rayjob;
+mod rayservice;
 mod rooms;
 mod runner;
 mod runtimes;
+mod serve_monitor;
 mod sets;
 mod ssh_keys;
 mod training;
@@ -72,6 +74,8 @@ pub enum JobKind {
     RayCluster,
     /// `ray.io/v1` RayJob, likewise.
     RayJob,
+    /// `ray.io/v1` RayService, likewise.
+    RayService,
     /// `kubeflow.org/v2beta1` MPIJob.
     MPIJob,
     /// `jobset.x-k8s.io/v1alpha2` JobSet, of the embedded engine.
@@ -82,7 +86,7 @@ pub enum JobKind {
 
 impl JobKind {
     /// All kinds.
-    pub const ALL: [JobKind; 17] = [
+    pub const ALL: [JobKind; 18] = [
         JobKind::Deployment,
         JobKind::ReplicaSet,
         JobKind::StatefulSet,
@@ -97,6 +101,7 @@ impl JobKind {
         JobKind::VolcanoJob,
         JobKind::RayCluster,
         JobKind::RayJob,
+        JobKind::RayService,
         JobKind::MPIJob,
         JobKind::JobSet,
         JobKind::TrainJob,
@@ -131,6 +136,7 @@ impl JobKind {
             | JobKind::VolcanoJob
             | JobKind::RayCluster
             | JobKind::RayJob
+            | JobKind::RayService
             | JobKind::JobSet
             | JobKind::TrainJob => None,
         }
@@ -154,6 +160,7 @@ impl JobKind {
             JobKind::VolcanoJob => "VolcanoJob",
             JobKind::RayCluster => "RayCluster",
             JobKind::RayJob => "RayJob",
+            JobKind::RayService => "RayService",
             JobKind::MPIJob => "MPIJob",
             JobKind::JobSet => "JobSet",
             JobKind::TrainJob => "TrainJob",
@@ -216,6 +223,11 @@ pub fn spawn(ctx: &Context) -> Vec<ControlLoop> {
             tokio::spawn(kept_running(ctx.clone(), make))
         }
         JobKind::RayJob => tokio::spawn(kept_running(ctx.clone(), || rayjob::RayJobController)),
+        JobKind::RayService => {
+            let client = ctx.client.clone();
+            let make = move || rayservice::RayServiceController::new(client.clone());
+            tokio::spawn(kept_running(ctx.clone(), make))
+        }
         JobKind::MPIJob => training::<MPIJob>(ctx, &rooms),
         JobKind::JobSet => {
             let rooms = rooms.clone();

@@ -7,7 +7,7 @@ use resources::kinds::{RayCluster, RayClusterStatus};
 use resources::names;
 use serde_json::Value;
 use workloads::ReconcileOutcome;
-use workloads::ray::{ObservedRayCluster, PORTS, note_failure, reconcile};
+use workloads::ray::{ObservedRayCluster, note_failure, ports_of, reconcile};
 use workloads::training::{Network, annotated_port};
 
 use super::ObjectKey;
@@ -60,7 +60,7 @@ impl Workload for RayClusterController {
             None => self.ports.release(key),
             Some(cluster) => {
                 if let Some(first) = annotated_port(cluster.metadata.annotations.as_ref()) {
-                    self.ports.seen(key, first, PORTS);
+                    self.ports.seen(key, first, ports_of(cluster));
                 }
             }
         }
@@ -87,7 +87,8 @@ impl Workload for RayClusterController {
             };
             reconcile(&observed, now)
         });
-        self.ports.hold_written(key, &outcome.annotations, PORTS);
+        self.ports
+            .hold_written(key, &outcome.annotations, ports_of(seen.job));
         outcome
     }
 

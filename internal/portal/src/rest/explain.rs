@@ -38,8 +38,14 @@ pub async fn explain(
             "state": "Cancelled", "sentence": sentence, "blocked": false, "lastFailure": last_failure(&job),
         })));
     }
-    // A RayJob waits with the gang of its cluster.
-    let cluster = job.data["status"]["rayClusterName"].as_str();
+    // A RayJob or RayService waits with the gang of its cluster, a RayService with that of the one that takes over.
+    let status = &job.data["status"];
+    let clusters = [
+        &status["rayClusterName"],
+        &status["pendingServiceStatus"]["rayClusterName"],
+        &status["activeServiceStatus"]["rayClusterName"],
+    ];
+    let cluster = clusters.into_iter().find_map(Value::as_str);
     let gang = cluster.unwrap_or(&name);
     if let Some(report) = waiting::report(&portal, &caller, &namespace, gang, gang).await {
         let mut answer = answer(&portal, &caller, &state, &report).await;
@@ -154,7 +160,7 @@ pub fn api_of(client: Client, namespace: &str, kind: &Kind) -> Api<DynamicObject
 pub fn unknown_job_kind(plural: &str) -> String {
     let known: Vec<&str> = training::ALL.iter().map(|kind| kind.plural).collect();
     format!(
-        "kind: Invalid value: {plural:?}: use {}, rayclusters, rayjobs, trainjobs, jobsets, vcjobs (Volcano's) or jobs",
+        "kind: Invalid value: {plural:?}: use {}, rayclusters, rayjobs, rayservices, trainjobs, jobsets, vcjobs (Volcano's) or jobs",
         known.join(", ")
     )
 }

@@ -12,7 +12,7 @@ use crate::trainer;
 use crate::training::MPI_JOB;
 
 /// The kinds that carry the user; the objects that controllers create from them inherit it.
-pub const OWNED: [&str; 18] = [
+pub const OWNED: [&str; 19] = [
     "Pod",
     "PodGroup",
     "PyTorchJob",
@@ -22,6 +22,7 @@ pub const OWNED: [&str; 18] = [
     "JAXJob",
     "RayCluster",
     "RayJob",
+    "RayService",
     "MPIJob",
     "JobSet",
     "TrainJob",
@@ -178,6 +179,9 @@ const IN_RAY_JOBS: [&str; 7] = [
     "clusterSelector",
 ];
 
+/// The field of a RayService that becomes a part of what its cluster runs.
+const IN_RAY_SERVICES: &str = "serveConfigV2";
+
 /// The fields of a TrainJob that become a part of its pods.
 const IN_TRAIN_JOBS: [&str; 4] = ["runtimeRef", "trainer", "initializer", "runtimePatches"];
 
@@ -200,9 +204,14 @@ fn work<'a>(kind: &Kind, object: &'a Value) -> Vec<(String, &'a Value)> {
         let field = |name: &&str| ((*name).to_owned(), json::at(object, &["spec", *name]));
         all.extend(IN_RAY_JOBS.iter().map(field));
     }
+    if (kind.group, kind.kind) == ("ray.io", "RayService") {
+        let config = json::at(object, &["spec", IN_RAY_SERVICES]);
+        all.push((IN_RAY_SERVICES.to_owned(), config));
+    }
     let cluster: Option<&[&str]> = match (kind.group, kind.kind) {
         ("ray.io", "RayCluster") => Some(&["spec"]),
         ("ray.io", "RayJob") => Some(&["spec", "rayClusterSpec"]),
+        ("ray.io", "RayService") => Some(&["spec", "rayClusterConfig"]),
         _ => None,
     };
     if let Some(path) = cluster {
@@ -379,6 +388,16 @@ mod tests {
                 ("ray.io", "v1", "RayJob"),
                 json!({"submitterPodTemplate": template("a")}),
                 json!({"submitterPodTemplate": template("b")}),
+            ),
+            (
+                ("ray.io", "v1", "RayService"),
+                json!({"serveConfigV2": "applications: []"}),
+                json!({"serveConfigV2": "applications: [{import_path: os:system}]"}),
+            ),
+            (
+                ("ray.io", "v1", "RayService"),
+                json!({"rayClusterConfig": {"headGroupSpec": {"rayStartParams": {"port": 1}}}}),
+                json!({"rayClusterConfig": {"headGroupSpec": {"rayStartParams": {"port": "1; id"}}}}),
             ),
         ];
         let (ann, bob) = (Caller::user("ann", []), Caller::user("bob", []));

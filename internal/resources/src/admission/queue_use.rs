@@ -49,7 +49,7 @@ fn is_labelled(kind: &Kind) -> bool {
                 "DaemonSet" | "Deployment" | "ReplicaSet" | "StatefulSet"
             )
             | ("batch", "Job" | "CronJob")
-            | ("ray.io", "RayCluster" | "RayJob")
+            | ("ray.io", "RayCluster" | "RayJob" | "RayService")
             | ("jobset.x-k8s.io", "JobSet")
             | ("trainer.kubeflow.org", "TrainJob")
     ) || kind.training().is_some()

@@ -17,7 +17,7 @@ enum TemplateStep {
 use TemplateStep::{Each, Member};
 
 /// Group, kind, and the path from the object's root to a template.
-const TEMPLATES: [(&str, &str, &[TemplateStep]); 16] = [
+const TEMPLATES: [(&str, &str, &[TemplateStep]); 18] = [
     ("apps", "DaemonSet", &[Member("spec"), Member("template")]),
     ("apps", "Deployment", &[Member("spec"), Member("template")]),
     ("apps", "ReplicaSet", &[Member("spec"), Member("template")]),
@@ -78,6 +78,27 @@ const TEMPLATES: [(&str, &str, &[TemplateStep]); 16] = [
         "ray.io",
         "RayJob",
         &[Member("spec"), Member("submitterPodTemplate")],
+    ),
+    (
+        "ray.io",
+        "RayService",
+        &[
+            Member("spec"),
+            Member("rayClusterConfig"),
+            Member("headGroupSpec"),
+            Member("template"),
+        ],
+    ),
+    (
+        "ray.io",
+        "RayService",
+        &[
+            Member("spec"),
+            Member("rayClusterConfig"),
+            Member("workerGroupSpecs"),
+            Each,
+            Member("template"),
+        ],
     ),
     (
         "jobset.x-k8s.io",

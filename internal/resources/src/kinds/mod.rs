@@ -1,5 +1,5 @@
 //! The custom kinds: the training kinds as in Kubeflow's training operator 1.9, Queue and PodGroup as in Volcano 1.16, field by
-//! field, so that users' manifests keep their meaning; RayCluster and RayJob as in KubeRay 1.7; JobSet, and Kubeflow Trainer's kinds as in 2.3; and the kinds that Muster stores but
+//! field, so that users' manifests keep their meaning; RayCluster, RayJob and RayService as in KubeRay 1.7; JobSet, and Kubeflow Trainer's kinds as in 2.3; and the kinds that Muster stores but
 //! does not run yet: Volcano's Job, ScaledObject, Knative's Service. The CRDs in `api/crds` are generated from these types.
 //! Types only; names, columns, defaulting and validation are in [`crate::registry`].
 
@@ -13,6 +13,7 @@ mod pytorchjob;
 mod queue;
 mod raycluster;
 mod rayjob;
+mod rayservice;
 mod scaledobject;
 mod schemas;
 mod tfjob;
@@ -49,6 +50,10 @@ pub use raycluster::{
 pub use rayjob::{
     DeletionCondition, DeletionPolicy, DeletionRule, DeletionStrategy, RayJob, RayJobSpec,
     RayJobStatus, SubmitterConfig,
+};
+pub use rayservice::{
+    RayService, RayServiceClusterStatus, RayServiceSpec, RayServiceStatus,
+    RayServiceUpgradeStrategy, ServeApplicationStatus, ServeDeploymentStatus, SubmittedConfig,
 };
 pub use scaledobject::{
     ScaleTargetRef, ScaleTrigger, ScaledObject, ScaledObjectSpec, ScaledObjectStatus,

@@ -34,7 +34,7 @@ const RESERVED: [(&str, &str); 4] = [
     ("coordination.k8s.io", "leases"),
 ];
 /// The kinds that a member creates and changes.
-const MEMBERS_OWN: [(&str, &str); 29] = [
+const MEMBERS_OWN: [(&str, &str); 30] = [
     ("", "pods"),
     ("", "configmaps"),
     ("", "secrets"),
@@ -60,6 +60,7 @@ const MEMBERS_OWN: [(&str, &str); 29] = [
     ("kubeflow.org", "xgboostjobs"),
     ("ray.io", "rayclusters"),
     ("ray.io", "rayjobs"),
+    ("ray.io", "rayservices"),
     ("scheduling.volcano.sh", "podgroups"),
     ("serving.knative.dev", "services"),
     ("trainer.kubeflow.org", "trainingruntimes"),

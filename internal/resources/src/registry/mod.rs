@@ -36,6 +36,7 @@ mod priorityclass;
 mod queue;
 mod raycluster;
 mod rayjob;
+mod rayservice;
 mod rbac;
 mod resourcequota;
 mod runtimeclass;
@@ -119,7 +120,7 @@ pub struct ScalePaths {
 pub type SelectableField = (&'static str, fn(&Value) -> String);
 
 /// Every kind, in the order of discovery.
-static ALL: [Kind; 47] = [
+static ALL: [Kind; 48] = [
     configmap::KIND,
     endpoints::KIND,
     event::KIND,
@@ -161,6 +162,7 @@ static ALL: [Kind; 47] = [
     volcanocommand::KIND,
     raycluster::KIND,
     rayjob::KIND,
+    rayservice::KIND,
     jobset::KIND,
     trainingruntime::CLUSTER,
     trainingruntime::NAMESPACED,

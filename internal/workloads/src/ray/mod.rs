@@ -23,13 +23,14 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use resources::kinds::{PodGroup, RayCluster, RayClusterStatus};
 use resources::numbers::later;
 
-pub(crate) use self::conditions::set_in as set_condition;
+pub(crate) use self::conditions::{HEAD_READY as HEAD_POD_READY, set_in as set_condition};
 pub(crate) use self::names::API_VERSION;
 pub(crate) use self::plan::MANAGED_BY;
 use self::plan::ParsedRayCluster;
 use self::pods::PodMaker;
 use self::ports::HeadPorts;
-pub use self::ports::PORTS;
+pub(crate) use self::ports::SERVE;
+pub use self::ports::ports_of;
 use self::roster::{Fate, Roster, fate};
 pub(crate) use self::status::INVALID_SPEC;
 use crate::action::{Action, EventNote, ReconcileOutcome, delete_pod};
@@ -147,7 +148,7 @@ fn keep_up(
     let annotations = plan.meta.annotations.as_ref();
     let found = HeadPorts::of(
         &plan.head.params,
-        annotations,
+        plan.meta,
         observed.network,
         observed.taken_ports,
     );

@@ -212,7 +212,7 @@ fn set_env(container: &mut Container, name: &str, value: &str) {
     }
 }
 
-/// Corrects the numbers of declared ports, and declares the others.
+/// Corrects the numbers of declared ports, and declares the head's others.
 fn declare_ports(container: &mut Container, ports: &HeadPorts) {
     let declared = container.ports.get_or_insert_default();
     for port in HeadPort::ALL {
@@ -228,6 +228,12 @@ fn declare_ports(container: &mut Container, ports: &HeadPorts) {
                 container_port: number,
                 ..ContainerPort::default()
             }),
+        }
+    }
+    if ports.chooses_serve() {
+        let mut serve = declared.iter_mut();
+        if let Some(known) = serve.find(|known| known.name.as_deref() == Some("serve")) {
+            known.container_port = i32::from(ports.serve());
         }
     }
 }

@@ -4,6 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use resources::kinds::RayCluster;
 use resources::names;
 
 use crate::training::{Network, annotated_port};
@@ -70,14 +72,33 @@ impl HeadPort {
 }
 
 /// The ports of a block: one for each of the head's.
-pub const PORTS: u16 = 6;
-/// The port of Ray Serve, which the user's program chooses.
+const BLOCK: u16 = 6;
+/// The port of Ray Serve, unless the user's program or configuration chooses another.
 pub(crate) const SERVE: u16 = 8000;
+
+/// How many ports in a row a cluster gets where pods share their node's address. A RayService's cluster gets a second
+/// block: its first port is Ray Serve's for HTTP, the next one for gRPC.
+#[must_use]
+pub fn ports_of(cluster: &RayCluster) -> u16 {
+    match serves(&cluster.metadata) {
+        true => 2 * BLOCK,
+        false => BLOCK,
+    }
+}
+
+/// Whether a RayService made the cluster.
+pub(crate) fn serves(cluster: &ObjectMeta) -> bool {
+    let labels = cluster.labels.as_ref();
+    let origin = labels.and_then(|labels| labels.get(names::RAY_ORIGIN_KIND));
+    origin.is_some_and(|kind| kind == "RayService")
+}
 
 /// The ports of a cluster's head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HeadPorts {
     of: BTreeMap<HeadPort, u16>,
+    /// Ray Serve's port, if Muster chooses it.
+    serve: Option<u16>,
     /// The first port of the block, if the cluster has one: the value of its annotation.
     pub(crate) block: Option<u16>,
 }
@@ -90,21 +111,23 @@ impl HeadPorts {
     /// Decides the ports of a head with these parameters.
     pub(crate) fn of(
         params: &BTreeMap<String, String>,
-        annotations: Option<&BTreeMap<String, String>>,
+        cluster: &ObjectMeta,
         network: &Network,
         taken: &BTreeSet<u16>,
     ) -> Result<HeadPorts, Exhausted> {
+        let serves = serves(cluster);
+        let count = if serves { 2 * BLOCK } else { BLOCK };
         let block = match network {
             Network::PerPod => None,
             Network::HostShared { ports } => {
-                let own = annotated_port(annotations);
-                let last = |first: u16| first.checked_add(PORTS - 1);
+                let own = annotated_port(cluster.annotations.as_ref());
+                let last = |first: u16| first.checked_add(count - 1);
                 let free = |first: &u16| {
                     let last = last(*first).filter(|last| ports.contains(last));
                     ports.contains(first)
                         && last.is_some_and(|last| taken.range(*first..=last).next().is_none())
                 };
-                let all = ports.clone().step_by(usize::from(PORTS));
+                let all = ports.clone().step_by(usize::from(BLOCK));
                 let found = own.into_iter().chain(all).find(free);
                 Some(found.ok_or(Exhausted)?)
             }
@@ -115,7 +138,19 @@ impl HeadPorts {
             let chosen = params.get(port.param()).and_then(|text| text.parse().ok());
             of.insert(port, chosen.unwrap_or(usual));
         }
-        Ok(HeadPorts { of, block })
+        let serve = block.filter(|_| serves);
+        let serve = serve.map(|first| first.saturating_add(BLOCK));
+        Ok(HeadPorts { of, serve, block })
+    }
+
+    /// Ray Serve's port for HTTP.
+    pub(crate) fn serve(&self) -> u16 {
+        self.serve.unwrap_or(SERVE)
+    }
+
+    /// Whether Muster chooses Ray Serve's port.
+    pub(crate) fn chooses_serve(&self) -> bool {
+        self.serve.is_some()
     }
 
     pub(crate) fn get(&self, port: HeadPort) -> u16 {

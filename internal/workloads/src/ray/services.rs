@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::names;
 use super::plan::ParsedRayCluster;
 use super::pods::common_labels;
-use super::ports::{HeadPort, HeadPorts, SERVE};
+use super::ports::{HeadPort, HeadPorts};
 use crate::ownership::controller_reference;
 
 /// The Service of the head: headless, as KubeRay's.
@@ -17,7 +17,7 @@ pub(crate) fn head(cluster: &ParsedRayCluster<'_>, ports: &HeadPorts) -> Service
     let own = HeadPort::ALL.into_iter();
     let own = own.filter_map(|port| Some((port.name()?, ports.get(port))));
     let mut listed: Vec<ServicePort> = own
-        .chain([("serve", SERVE)])
+        .chain([("serve", ports.serve())])
         .map(|(name, number)| port(name, i32::from(number)))
         .collect();
     // A port that the user's container declares under another name, or Serve's, if it declares that.
@@ -33,7 +33,9 @@ pub(crate) fn head(cluster: &ParsedRayCluster<'_>, ports: &HeadPorts) -> Service
             .iter_mut()
             .find(|known| known.name.as_deref() == Some(name))
         {
-            Some(known) if name == "serve" => *known = port(name, one.container_port),
+            Some(known) if name == "serve" && !ports.chooses_serve() => {
+                *known = port(name, one.container_port)
+            }
             Some(_) => {}
             None => listed.push(port(name, one.container_port)),
         }

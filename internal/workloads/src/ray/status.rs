@@ -14,7 +14,7 @@ use resources::times::whole;
 use super::conditions::{self, HEAD_READY, PROVISIONED, SUSPENDED, SUSPENDING};
 use super::names;
 use super::plan::{InvalidCluster, ParsedRayCluster, WorkerGroup};
-use super::ports::{HeadPort, HeadPorts, SERVE};
+use super::ports::{HeadPort, HeadPorts};
 use super::roster::Roster;
 use crate::action::EventNote;
 use crate::failure;
@@ -95,7 +95,7 @@ pub(crate) fn place(
 ) {
     let own = HeadPort::ALL.into_iter();
     let own = own.filter_map(|port| Some((port.name()?, ports.get(port))));
-    let all = own.chain([("serve", SERVE)]);
+    let all = own.chain([("serve", ports.serve())]);
     let text = |(name, number): (&str, u16)| (name.to_owned(), number.to_string());
     status.endpoints = Some(all.map(text).collect::<BTreeMap<_, _>>());
     let ip = roster

@@ -41,6 +41,13 @@ fn places(kind: &Kind) -> &'static [TemplatePath] {
             ),
             TemplatePath::At(&["spec", "submitterPodTemplate"]),
         ],
+        ("ray.io", "RayService") => &[
+            TemplatePath::At(&["spec", "rayClusterConfig", "headGroupSpec", "template"]),
+            TemplatePath::Each(
+                &["spec", "rayClusterConfig", "workerGroupSpecs"],
+                &["template"],
+            ),
+        ],
         ("jobset.x-k8s.io", "JobSet") => &[TemplatePath::Each(
             &["spec", "replicatedJobs"],
             &["template", "spec", "template"],
@@ -149,6 +156,14 @@ mod tests {
                 3,
             ),
             (
+                "ray.io",
+                "v1",
+                "RayService",
+                json!({"rayClusterConfig": {
+                    "headGroupSpec": {"template": t("a")}, "workerGroupSpecs": [{"template": t("b")}]}}),
+                2,
+            ),
+            (
                 "serving.knative.dev",
                 "v1",
                 "Service",
@@ -185,6 +200,7 @@ mod tests {
                 "tasks": [{"name": "t", "template": bad}],
                 "headGroupSpec": {"template": bad}, "workerGroupSpecs": [{"template": bad}],
                 "rayClusterSpec": {"headGroupSpec": {"template": bad}},
+                "rayClusterConfig": {"headGroupSpec": {"template": bad}},
             });
             for training in training::ALL {
                 spec[training.replicas_field] = json!({"Worker": {"template": bad}});

@@ -290,3 +290,24 @@ fn a_cluster_that_cannot_run_says_so_once() {
     elsewhere.settle(0);
     assert!(elsewhere.pods.is_empty());
 }
+
+#[test]
+fn a_services_cluster_gets_a_second_block_of_ports_for_ray_serve() {
+    let mut world = World::new(with_group(json!({"replicas": 1})));
+    let origin = json!({"ray.io/originated-from-crd": "RayService"});
+    world.cluster.metadata.labels = serde_json::from_value(origin).unwrap();
+    assert_eq!(crate::ray::ports_of(&world.cluster), 12);
+    // 14000 to 14011, 14006 to 14017 and 14012 to 14023 are not free.
+    world.taken = [14_005, 14_017].into();
+    world.settle(0);
+    let status = world.cluster.status.as_ref().unwrap();
+    let endpoints = status.endpoints.as_ref().unwrap();
+    assert_eq!(endpoints["gcs-server"], "14018");
+    assert_eq!(endpoints["serve"], "14024");
+    let service = world.services.values().next().unwrap();
+    let ports = service.spec.as_ref().unwrap().ports.as_ref().unwrap();
+    let serve = ports
+        .iter()
+        .find(|port| port.name.as_deref() == Some("serve"));
+    assert_eq!(serve.unwrap().port, 14_024);
+}
