@@ -34,7 +34,7 @@ pub(crate) struct ParsedRayService<'a> {
     pub(crate) upgrades: bool,
 }
 
-/// What Ray gets as its configuration, and how it is told from others.
+/// The configuration that Ray gets, with its hash.
 pub(crate) struct DesiredConfig {
     pub(crate) body: Value,
     pub(crate) hash: String,
