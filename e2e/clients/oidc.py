@@ -5,46 +5,19 @@ usage: oidc.py URL USER PASSWORD
 import sys
 import tempfile
 
-from selenium import webdriver
-from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import WebDriverWait
 
-WAIT = 90  # seconds; the machine may be busy
+from pod_pages import browser, find, until
 
 
 def main(url, user, password):
-    options = Options()
-    options.binary_location = "/usr/bin/chromium"
     with tempfile.TemporaryDirectory() as profile:
-        for flag in (
-            "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run",
-            "disable-background-networking", "disable-component-update", "disable-sync",
-            "ignore-certificate-errors", "host-resolver-rules=MAP *.site.example 127.0.0.1",
-            "disable-dev-shm-usage", f"user-data-dir={profile}", "window-size=1280,1100",
-        ):
-            options.add_argument(f"--{flag}")
-        driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
+        driver = browser(profile, "site.example")
         try:
             walk(driver, url, user, password)
         finally:
             driver.quit()
-
-
-def until(driver, what, look):
-    between = (NoSuchElementException, StaleElementReferenceException)
-    try:
-        return WebDriverWait(driver, WAIT, 0.2, ignored_exceptions=between).until(lambda _: look(), message=what)
-    except Exception:
-        print(f"{what}: not so at {driver.current_url}:\n{driver.page_source[:2000]}", file=sys.stderr)
-        raise
-
-
-def find(driver, selector):
-    return driver.find_element(By.CSS_SELECTOR, selector)
 
 
 def walk(driver, url, user, password):

@@ -21,8 +21,9 @@ use super::ranks::{self, StartResult};
 use super::{failure, kinds, output, run};
 use crate::arguments::{Dev, Run};
 
-/// The program of the pod: it waits until it is ended.
-const WAITS: &str = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done";
+/// The program of the pod: it waits until it is ended. An end by SIGTERM is no success: a job that is suspended and
+/// resumed while its pod ends would have succeeded.
+const WAITS: &str = "trap 'exit 143' TERM; while :; do sleep 3600 & wait $!; done";
 /// The shell that is opened: the better one that there is.
 const SHELL: [&str; 3] = [
     "sh",
@@ -45,7 +46,7 @@ pub async fn dev(connection: &ServerConnection, mut arguments: Dev) -> Result<Co
         None => create(connection, kind, &name, &arguments).await?,
     };
     let pod = match ranks::await_rank(connection, kind, &job, 0).await? {
-        StartResult::Started(pod) => await_kept(connection, &pod).await?,
+        StartResult::Started(pod) => await_kept(connection, kind, &name, &pod).await?,
         StartResult::Over(why) => bail!("{why}; `muster dev {name}` creates it again"),
     };
     let shell = given.is_empty();
@@ -165,9 +166,19 @@ async fn go_on(
 }
 
 /// Waits until the running pod is one that is not being deleted: a job that was suspended a moment ago gets another one.
-async fn await_kept(connection: &ServerConnection, name: &str) -> Result<String> {
+async fn await_kept(
+    connection: &ServerConnection,
+    kind: &'static Kind,
+    job: &str,
+    name: &str,
+) -> Result<String> {
     let pods: Api<Pod> = Api::namespaced(connection.client.clone(), &connection.namespace);
     loop {
+        // A job that has ended gets no other pod.
+        let owner = connection.api(kind).get_opt(job).await?;
+        if owner.is_none_or(|owner| kinds::ended(&owner).is_some()) {
+            bail!("the job {job} has ended; `muster explain {job}` says why");
+        }
         let pod = pods.get_opt(name).await?;
         let phase = pod
             .as_ref()

@@ -30,6 +30,7 @@ mod pod_pages;
 mod pod_security;
 mod process;
 mod ready;
+mod root_certificates;
 mod route_layer;
 mod scheduler;
 mod server;

@@ -4,7 +4,7 @@
 use std::error::Error as StdError;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use axum::body::Bytes;
 use axum::http::{Request, StatusCode};
 use futures::future::BoxFuture;
@@ -18,10 +18,9 @@ use oidc::{
     PATIENCE,
 };
 use portal::OidcSignIn;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 
+use super::root_certificates::root_certificates;
 use crate::arguments::OidcFlags;
 
 /// Signing in by the provider of the options; none if they name no provider.
@@ -44,7 +43,7 @@ pub fn sign_in(options: &OidcFlags) -> Result<Option<OidcSignIn>> {
 pub fn check(options: &OidcFlags) -> Result<()> {
     settings(options)?;
     options.oidc_ca_file.as_deref().map_or(Ok(()), |path| {
-        authorities(path)?;
+        root_certificates("--oidc-ca-file", path)?;
         Ok(())
     })
 }
@@ -102,7 +101,7 @@ impl ProviderClient {
                  ca-certificates, or use --oidc-ca-file FILE",
             )?,
             Some(path) => {
-                let config = ClientConfig::builder().with_root_certificates(authorities(path)?);
+                let config = ClientConfig::builder().with_root_certificates(root_certificates("--oidc-ca-file", path)?);
                 builder.with_tls_config(config.with_no_client_auth())
             }
         };
@@ -110,24 +109,6 @@ impl ProviderClient {
         let client = Client::builder(TokioExecutor::new()).build(connector);
         Ok(ProviderClient(client))
     }
-}
-
-fn authorities(path: &Path) -> Result<RootCertStore> {
-    let named = || {
-        format!(
-            "--oidc-ca-file = {}: name a file with CA certificates in PEM that the server's user may read",
-            path.display()
-        )
-    };
-    let pem = std::fs::read(path).with_context(named)?;
-    let mut roots = RootCertStore::empty();
-    for root in CertificateDer::pem_slice_iter(&pem) {
-        roots.add(root.with_context(named)?).with_context(named)?;
-    }
-    if roots.is_empty() {
-        bail!("{}: the file has no certificate", named());
-    }
-    Ok(roots)
 }
 
 impl Exchange for ProviderClient {

@@ -208,11 +208,9 @@ impl From<Wire> for PodRow {
         let mut annotations = meta.annotations.unwrap_or_default();
         let user = annotations.remove(names::USER).unwrap_or_default();
         let idle_limit = annotations.remove(names::IDLE_GPU_LIMIT);
-        let owners = meta.owner_references.into_iter().flatten();
-        let controller = owners
-            .filter(|one| one.controller == Some(true))
-            .map(|one| one.kind);
-        let controller = controller.last();
+        let mut owners = meta.owner_references.into_iter().flatten();
+        let controller = owners.find(|one| one.controller == Some(true));
+        let controller = controller.map(|one| one.kind);
         let devices = annotations
             .remove_entry(names::DEVICES)
             .map(|(name, chosen)| BTreeMap::from([(name, chosen)]));

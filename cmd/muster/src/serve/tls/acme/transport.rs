@@ -5,15 +5,15 @@ use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
+
+use crate::serve::root_certificates::root_certificates;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -45,20 +45,7 @@ pub fn client(root: Option<&Path>) -> Result<Box<dyn HttpClient>> {
 }
 
 fn verified_by(path: &Path) -> Result<ClientConfig> {
-    let named = || {
-        format!(
-            "--acme-root = {}: name a file with CA certificates in PEM that the server's user may read",
-            path.display()
-        )
-    };
-    let pem = std::fs::read(path).with_context(named)?;
-    let mut roots = RootCertStore::empty();
-    for root in CertificateDer::pem_slice_iter(&pem) {
-        roots.add(root.with_context(named)?).with_context(named)?;
-    }
-    if roots.is_empty() {
-        bail!("{}: the file has no certificate", named());
-    }
+    let roots = root_certificates("--acme-root", path)?;
     Ok(ClientConfig::builder()
         .with_root_certificates(roots)
         .with_no_client_auth())
