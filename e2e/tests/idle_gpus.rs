@@ -152,7 +152,7 @@ fn a_job_whose_gpus_do_nothing_is_listed_warned_and_cancelled_and_one_that_works
     let cancelled = events(&platform, "still", "IdleGpusCancelled");
     assert_eq!(cancelled.len(), 1, "{cancelled:?}");
 
-    // Nobody cancelled the job that works, and one that is resumed is no longer called cancelled.
+    // The job that works goes on, and `explain` no longer calls the resumed job cancelled.
     assert_eq!(platform.phase("works-master-0"), "Running");
     assert!(events(&platform, "works", "IdleGpus").is_empty());
     annotate("muster.io/idle-gpu-exempt-jobs=still").ok();

@@ -206,7 +206,7 @@ impl Claims {
         Ok(groups)
     }
 
-    /// The refusal of a user whom no rule applies to.
+    /// The refusal if no rule applies to the user.
     pub(crate) fn no_rule(&self, name: String, names: &ClaimNames, groups: &[String]) -> OidcError {
         let shown: Vec<String> = groups
             .iter()

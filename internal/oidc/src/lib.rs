@@ -1,6 +1,6 @@
 //! Signing in by OpenID Connect: the authorization code flow with PKCE, the checks of the ID token, and the mapping of
-//! its claims to a role and teams. Knows no user records and no sessions: the answer is a [`Person`], whom the portal
-//! signs in.
+//! its claims to a role and teams. Knows no user records and no sessions: the answer is a [`Person`], and the
+//! portal signs that person in.
 //!
 //! Method: [`Oidc::begin`] draws state, nonce, PKCE verifier and a secret for the browser's cookie, and remembers them
 //! once. [`Oidc::finish`] takes them out again, exchanges the code, verifies the ID token by the provider's keys, checks

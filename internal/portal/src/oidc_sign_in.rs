@@ -1,10 +1,11 @@
-//! Signs in a person whom an OpenID Connect provider vouches for: the user's record, its teams and its session.
+//! Signs a user in after an OpenID Connect provider has confirmed its identity: writes the user's record, gives its teams and
+//! opens its session.
 //!
 //! The mapping is applied anew at each sign-in. The role is always the mapping's. A team that the mapping gave before, and
 //! gives no longer, is taken away; a team that it never gave stays, because an administrator gave it. The teams that the
 //! mapping gives are recorded in the user's record before they are given, and those that are taken away stay recorded
-//! until they are, so that an interruption loses none of them. If a team cannot be taken away, the sign-in fails. A user to
-//! whom no rule applies any more is refused, and keeps neither role nor teams nor sessions.
+//! until they are, so that an interruption loses none of them. If a team cannot be taken away, the sign-in fails. If no
+//! rule applies to a user any more, the sign-in is refused, and the user loses its role, the mapping's teams and its sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,7 +91,8 @@ async fn update(
     Ok(user)
 }
 
-/// Takes from a user whom the mapping gives nothing what it gave before, and ends its sessions; the refusal is the answer.
+/// If the mapping gives a user nothing any more: takes away what it gave before, ends the user's sessions, and returns the
+/// refusal.
 async fn withdraw(
     identity: &Identity,
     teams: &Teams,
