@@ -27,6 +27,7 @@ mod waiting;
 pub use board::{Board, ClusterCounts, GpuHolder, NodeGpus};
 pub use oidc_sign_in::OidcSignIn;
 pub use problem::Problem;
+pub use rest::explain::api_of;
 pub use state::{
     Backends, BackupFailed, BackupRequest, CreatedJoinToken, JudgedIdleJobs, ListedJoinToken,
     LogProblem, LogQuery, LogStream, MeasurementsUnread, NewJoinToken, NodeRequestProblem, Portal,

@@ -15,13 +15,12 @@ use controllers::event_recorder::{EventRecorder, EventType};
 use futures::stream::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
+use kube::Client;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::{Api, Client};
-use portal::{Board, GpuHolder, JudgedIdleJobs, SharedIdleJobs};
+use portal::{Board, GpuHolder, JudgedIdleJobs, SharedIdleJobs, api_of};
 use resources::idle_gpus::{IdleGpuLimit, IdleGpuPolicy};
-use resources::registry::{self, Kind};
+use resources::registry;
 use resources::volcano;
 use supervisor::{StatefulLoop, Stop};
 use tokio::sync::watch;
@@ -206,12 +205,6 @@ fn reference(holder: &GpuHolder) -> ObjectReference {
     }
 }
 
-fn api(client: &Client, kind: &Kind, namespace: &str) -> Api<DynamicObject> {
-    let gvk = GroupVersionKind::gvk(kind.group, kind.version, kind.kind);
-    let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural);
-    Api::namespaced_with(client.clone(), namespace, &resource)
-}
-
 async fn cancel(
     client: &Client,
     events: &EventRecorder,
@@ -221,7 +214,7 @@ async fn cancel(
 ) -> Result<()> {
     let because = job.because(now).unwrap_or_default();
     let (namespace, name, uid) = (&holder.namespace, &holder.name, &holder.uid);
-    let jobs = api(client, holder.kind, namespace);
+    let jobs = api_of(client.clone(), namespace, holder.kind);
     let done = match by_policy(holder.kind, name, uid, &because) {
         Cancellation::Patch(patch) => {
             let patch = Patch::Merge(patch);
@@ -243,7 +236,7 @@ async fn cancel(
             let commands = registry::find(volcano::COMMAND_GROUP, "v1alpha1", "commands");
             let commands = commands.context("there is no kind Command")?;
             let command: DynamicObject = serde_json::from_value(command)?;
-            api(client, commands, namespace)
+            api_of(client.clone(), namespace, commands)
                 .create(&PostParams::default(), &command)
                 .await
                 .map(drop)
