@@ -397,8 +397,17 @@ fn a_node_is_drained_with_a_preview_and_removed_by_its_name() {
     platform.kubectl(&["delete", "pdb", "keep-web"]).ok();
     ask(&platform, &admin, &format!("POST {drain}"), "force=on");
     eventually("nothing is left on the node", SOON, || {
-        let pods = platform.kubectl(&["get", "pods", "--no-headers"]).out;
-        (!pods.contains("Running")).then_some(())
+        // Pods that are ending are still there: kubectl's table calls them Terminating.
+        let on = [
+            "get",
+            "pods",
+            "--field-selector",
+            "spec.nodeName=n1",
+            "-o",
+            "name",
+        ];
+        let pods = platform.kubectl(&on).ok();
+        pods.trim().is_empty().then_some(())
     });
     let page = done(&platform, &admin, drain, "force=on");
     assert_eq!(page, "/ui/nodes/n1?flash=drained");
