@@ -36,6 +36,7 @@ pub mod parts;
 pub mod pattern;
 pub mod pod_ranges;
 pub mod quantity;
+pub mod query_time;
 pub mod queue_status;
 pub mod quota_refusal;
 pub mod rbac;
