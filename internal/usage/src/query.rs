@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use resources::devices::is_whole_gpu;
 use resources::query_time::{self, DAYS, HOURS};
 use serde::{Deserialize, Serialize};
 
@@ -295,7 +296,7 @@ impl UsageRow {
 
     /// Hours of whole GPUs of any vendor (`nvidia.com/gpu`, `amd.com/gpu`).
     pub fn gpu_hours(&self) -> f64 {
-        let gpus = self.hours.iter().filter(|(name, _)| name.ends_with("/gpu"));
+        let gpus = self.hours.iter().filter(|(name, _)| is_whole_gpu(name));
         gpus.map(|(_, hours)| hours).sum()
     }
 }
