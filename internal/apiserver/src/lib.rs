@@ -62,6 +62,9 @@ mod select;
 mod server;
 mod service_account;
 mod services;
+#[cfg(test)]
+#[path = "../testing/start.rs"]
+mod start;
 mod status;
 mod stored;
 mod table;
