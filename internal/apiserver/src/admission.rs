@@ -10,12 +10,13 @@ use parking_lot::Mutex;
 use resources::admission::{
     OWNED, account_name, keep_work, limit_ranges, owner, priority, service_account,
 };
-use resources::registry::{self, Kind};
+use resources::registry::Kind;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use store::{Entry, Revision, Store};
 
 use crate::call::Call;
+use crate::core_kinds::kind_of;
 use crate::object::{self, DELETING};
 use crate::status::Failure;
 
@@ -30,10 +31,6 @@ pub(crate) struct AdmissionCache {
 struct PriorityClasses {
     revisions: Vec<Revision>,
     classes: Arc<Vec<PriorityClass>>,
-}
-
-pub(crate) fn kind_of(group: &str, kind: &str) -> &'static Kind {
-    registry::by_kind(group, "v1", kind).expect("the kinds that admission reads are registered")
 }
 
 /// Refuses an object whose namespace is missing or being deleted. Called before every other check

@@ -15,6 +15,7 @@ use resources::registry::{self, Kind};
 
 use crate::call::{AuditNotes, Call};
 use crate::client::InProcess;
+use crate::core_kinds::is_namespace;
 use crate::path::{RequestTarget, ResourcePath};
 use crate::pod_proxy::{self, PROXY, ProxiedRequest};
 use crate::prepare::ObjectPart;
@@ -146,7 +147,7 @@ pub(crate) fn within<'a>(
     namespace: Option<&'a str>,
     name: Option<&'a str>,
 ) -> Option<&'a str> {
-    match namespace::is_namespace(kind) {
+    match is_namespace(kind) {
         true => name,
         false => namespace,
     }
@@ -303,7 +304,7 @@ async fn on_subresource(call: &Call, subresource: &str, verb: Verb, body: Body) 
     let offered = match subresource {
         "status" => kind.status,
         "scale" => kind.scale.is_some(),
-        "finalize" => namespace::is_namespace(kind),
+        "finalize" => is_namespace(kind),
         other => kind.extra_subresources.contains(&other),
     };
     if !offered {

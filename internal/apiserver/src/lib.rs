@@ -15,6 +15,7 @@ mod bootstrap;
 mod bounded;
 mod call;
 mod client;
+mod core_kinds;
 mod create;
 mod decode;
 mod delete;

@@ -8,6 +8,7 @@ use resources::registry::Kind;
 use serde_json::Value;
 
 use crate::call::Call;
+use crate::core_kinds::is_namespace;
 use crate::object;
 use crate::rewrite::{RewriteDecision, rewrite};
 use crate::status::Failure;
@@ -35,11 +36,6 @@ pub(crate) async fn finalize(call: &Call, body: Body) -> Result<Response<Body>, 
     })
     .await?;
     respond::written(call, rewritten.with(Vec::new()))
-}
-
-/// True if objects of a kind are namespaces.
-pub(crate) fn is_namespace(kind: &Kind) -> bool {
-    kind.kind == "Namespace" && kind.group.is_empty()
 }
 
 /// True if finalizers in the spec hold a namespace.

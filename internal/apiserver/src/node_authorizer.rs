@@ -17,7 +17,7 @@ use resources::admission::{AccessCondition, ReferencedObject, need, references};
 use serde_json::Value;
 use store::{EntryMeta, Event, EventKind, Store, Watch};
 
-use crate::admission::kind_of;
+use crate::core_kinds::kind_of;
 use crate::server::ApiServer;
 
 /// The state that this module keeps between requests.

@@ -41,7 +41,7 @@ mod tests {
     use store::{Options, Store};
 
     use super::*;
-    use crate::admission::kind_of;
+    use crate::core_kinds::kind_of;
     use crate::negotiate;
     use crate::request::Params;
     use crate::server::{ApiConfig, ApiServer};

@@ -10,8 +10,8 @@ use resources::admission::{
 };
 use serde_json::Value;
 
-use crate::admission::kind_of;
 use crate::call::Call;
+use crate::core_kinds::kind_of;
 use crate::object;
 use crate::prepare::ObjectPart;
 use crate::status::Failure;
