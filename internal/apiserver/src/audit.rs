@@ -23,11 +23,11 @@ use tokio::sync::mpsc;
 use crate::call::AuditAnnotations;
 use crate::client::InProcess;
 use crate::decode;
-use crate::dispatch::Verb;
 use crate::path::{RequestTarget, ResourcePath};
 use crate::protobuf;
 use crate::request::{self, BodyFormat, Params};
 use crate::status::Failure;
+use crate::verb::Verb;
 
 /// The largest object that is recorded completely, in bytes; an annotation marks larger ones.
 const LARGEST_OBJECT: u64 = 256 << 10;

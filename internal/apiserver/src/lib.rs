@@ -71,6 +71,7 @@ mod stored;
 mod table;
 mod token_key;
 mod update;
+mod verb;
 mod versions;
 mod watch;
 mod watch_frames;
