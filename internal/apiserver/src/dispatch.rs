@@ -13,7 +13,8 @@ use resources::access::{Caller, Credential, RequestAttributes};
 use resources::audit::Recorded;
 use resources::registry::{self, Kind};
 
-use crate::call::{AuditNotes, Call};
+use crate::audit::AuditNotes;
+use crate::call::Call;
 use crate::client::InProcess;
 use crate::core_kinds::is_namespace;
 use crate::path::{RequestTarget, ResourcePath};

@@ -80,8 +80,7 @@ mod watch_rights;
 mod work_threads;
 mod yaml;
 
-pub use audit::Auditor;
-pub use call::AuditAnnotations;
+pub use audit::{AuditAnnotations, Auditor};
 pub use decode::ManifestsError;
 pub use exec::{ExecAction, ExecError, ExecEvent, ExecInput, ExecOpener, ExecRequest, ExecStreams};
 pub use impersonation::{Users, authenticate, impersonate};

@@ -63,7 +63,7 @@ mod tests {
             form: negotiate::PLAIN,
             dry_run: false,
             without_managers: false,
-            audit: crate::call::AuditNotes::default(),
+            audit: crate::audit::AuditNotes::default(),
             upgrade: None,
         };
         let on = |node: &str| json!({"metadata": {"name": "p"}, "spec": {"nodeName": node}});
