@@ -26,9 +26,9 @@ use crate::status::Failure;
 use crate::verb::{Verb, within};
 use crate::work_threads::{By, weight};
 use crate::{
-    audit, binding, create, delete, delete_collection, discovery, eviction, exec, impersonation,
-    list, logs, namespace, negotiate, patch, path, read, request, review, scale, service_account,
-    update, versions, watch,
+    audit, binding, create, delete, delete_collection, discovery, eviction, exec, finalize,
+    impersonation, list, logs, negotiate, patch, path, read, request, review, scale,
+    service_account, update, versions, watch,
 };
 
 type DispatchResult = Result<Response<Body>, Failure>;
@@ -269,7 +269,7 @@ async fn on_subresource(call: &Call, subresource: &str, verb: Verb, body: Body) 
         ("exec", Verb::Get) => exec::exec(call, &Method::GET).await,
         ("exec", Verb::Create) => exec::exec(call, &Method::POST).await,
         ("token", Verb::Create) => service_account::token(call, body).await,
-        ("finalize", Verb::Update) => namespace::finalize(call, body).await,
+        ("finalize", Verb::Update) => finalize::put(call, body).await,
         _ => Err(Failure::method_not_allowed()),
     }
 }

@@ -30,6 +30,7 @@ mod escalation;
 mod eviction;
 mod exec;
 mod fields;
+mod finalize;
 #[cfg(test)]
 #[path = "../../resources/testing/headers.rs"]
 mod headers;
