@@ -26,6 +26,15 @@ pub struct Encoded {
     pub meta: EntryMeta,
 }
 
+/// The part of an object that a write changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ObjectPart {
+    /// Everything except the status.
+    Main,
+    /// Only the status.
+    Status,
+}
+
 /// An object's bytes before and after its revision.
 #[derive(Debug)]
 pub struct Halves {

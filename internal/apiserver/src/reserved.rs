@@ -12,8 +12,7 @@ use serde_json::Value;
 
 use crate::call::Call;
 use crate::core_kinds::kind_of;
-use crate::object;
-use crate::prepare::ObjectPart;
+use crate::object::{self, ObjectPart};
 use crate::status::Failure;
 
 /// Sets the namespace's queue on an object without one, before the kind's own defaults. On update
