@@ -29,6 +29,8 @@ mod documents;
 mod escalation;
 mod eviction;
 mod exec;
+mod exec_opener;
+mod exec_places;
 mod fields;
 mod finalize;
 #[cfg(test)]
@@ -83,7 +85,9 @@ mod yaml;
 
 pub use audit::{AuditAnnotations, Auditor};
 pub use decode::ManifestsError;
-pub use exec::{ExecAction, ExecError, ExecEvent, ExecInput, ExecOpener, ExecRequest, ExecStreams};
+pub use exec_opener::{
+    ExecAction, ExecError, ExecEvent, ExecInput, ExecOpener, ExecRequest, ExecStreams,
+};
 pub use impersonation::{Users, authenticate, impersonate};
 pub use logs::{LogError, LogOpener, LogRequest};
 pub use pod_proxy::{PROXY, PodProxy, ProxiedRequest, is_proxied};

@@ -20,9 +20,10 @@ use store::Store;
 use crate::audit::Auditor;
 use crate::authority::Authority;
 use crate::decode::ManifestsError;
-use crate::exec::{ExecCounts, ExecOpener, IDLE};
+use crate::exec_opener::ExecOpener;
+use crate::exec_places::ExecCounts;
 use crate::impersonation::Users;
-use crate::limits::{SMALL_REQUEST_BYTES, WATCH_RECHECK};
+use crate::limits::{SMALL_REQUEST_BYTES, STREAM_IDLE, WATCH_RECHECK};
 use crate::logs::LogOpener;
 use crate::pod_proxy::PodProxy;
 use crate::request::BodyFormat;
@@ -61,7 +62,7 @@ impl Default for ApiConfig {
             bookmark_every: Duration::from_secs(60),
             watch_timeout: Duration::from_secs(45 * 60),
             watch_recheck: WATCH_RECHECK,
-            stream_idle: IDLE,
+            stream_idle: STREAM_IDLE,
             pod_security: PodSecurity::default(),
             root_ca: None,
             service_range: None,
