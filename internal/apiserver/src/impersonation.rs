@@ -1,6 +1,6 @@
 //! Owns the changes of a request's caller between authentication and all handlers: bearer tokens of
 //! service accounts, and impersonation by Kubernetes' headers. Another module authenticates users
-//! by their own credentials; [`Users`] provides users' groups.
+//! by their own credentials; [`Users`](crate::Users) provides users' groups.
 
 use std::collections::BTreeMap;
 
@@ -28,20 +28,6 @@ const PREFIX: &str = "impersonate-";
 /// The prefix of the headers for extra fields; the percent-encoded key follows.
 const EXTRA: &str = "impersonate-extra-";
 const AUTHENTICATION: &str = "authentication.k8s.io";
-
-/// Finds the caller of a bearer token.
-type BearerOf = dyn Fn(&str) -> Option<Caller> + Send + Sync;
-/// Finds the groups of a user.
-type GroupsOf = dyn Fn(&str) -> Vec<String> + Send + Sync;
-
-/// The users that another crate manages.
-pub struct Users {
-    /// The caller of a bearer token, for TokenReviews.
-    pub bearer: Box<BearerOf>,
-    /// The groups of a user that can sign in: none for names without a record. Impersonating a user
-    /// without groups in the headers uses these groups.
-    pub groups: Box<GroupsOf>,
-}
 
 /// Middleware before the authentication of users: a service account's bearer token sets that
 /// account as the request's caller. An invalid or expired token is answered with 401.

@@ -40,6 +40,7 @@ mod impersonation;
 mod initial_list;
 pub mod limits;
 mod list;
+mod log_opener;
 mod logs;
 mod namespace;
 mod negotiate;
@@ -74,6 +75,7 @@ mod stored;
 mod table;
 mod token_key;
 mod update;
+mod users;
 mod verb;
 mod versions;
 mod watch;
@@ -88,8 +90,9 @@ pub use decode::ManifestsError;
 pub use exec_opener::{
     ExecAction, ExecError, ExecEvent, ExecInput, ExecOpener, ExecRequest, ExecStreams,
 };
-pub use impersonation::{Users, authenticate, impersonate};
-pub use logs::{LogError, LogOpener, LogRequest};
+pub use impersonation::{authenticate, impersonate};
+pub use log_opener::{LogError, LogOpener, LogRequest};
 pub use pod_proxy::{PROXY, PodProxy, ProxiedRequest, is_proxied};
 pub use server::{ApiConfig, ApiError, ApiServer, paths};
 pub use status::too_many_requests;
+pub use users::Users;
