@@ -53,6 +53,7 @@ mod path;
 mod pod_proxy;
 mod pod_security;
 mod prepare;
+mod priority_classes;
 mod protobuf;
 mod quota;
 mod read;

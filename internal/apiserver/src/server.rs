@@ -25,11 +25,12 @@ use crate::exec_places::ExecCounts;
 use crate::limits::{SMALL_REQUEST_BYTES, STREAM_IDLE, WATCH_RECHECK};
 use crate::log_opener::LogOpener;
 use crate::pod_proxy::PodProxy;
+use crate::priority_classes::PriorityClassCache;
 use crate::request::BodyFormat;
 use crate::users::Users;
 use crate::watch_places::WatchPlaces;
 use crate::work_threads::{By, RequestTurns, weight};
-use crate::{admission, bootstrap, client, decode, discovery, dispatch, node_authorizer, openapi};
+use crate::{bootstrap, client, decode, discovery, dispatch, node_authorizer, openapi};
 
 /// The configuration of the API.
 #[derive(Debug, Clone)]
@@ -94,7 +95,7 @@ pub(crate) struct Inner {
     /// The open watches.
     pub(crate) watches: WatchPlaces,
     pub(crate) auditor: RwLock<Option<Auditor>>,
-    pub(crate) admission: admission::AdmissionCache,
+    pub(crate) priority_classes: PriorityClassCache,
     pub(crate) pods_by_node: node_authorizer::AuthorizerCache,
     pub(crate) authority: Authority,
     pub(crate) users: RwLock<Option<Arc<Users>>>,
@@ -165,7 +166,7 @@ impl ApiServer {
             auditor: RwLock::new(None),
             large: RequestTurns::default(),
             evictions: tokio::sync::Mutex::new(()),
-            admission: admission::AdmissionCache::default(),
+            priority_classes: PriorityClassCache::default(),
             pods_by_node: node_authorizer::AuthorizerCache::default(),
         }));
         bootstrap::write(&server)?;
