@@ -10,6 +10,7 @@ mod admission;
 mod aggregation;
 mod audit;
 mod authority;
+mod authorization;
 mod binding;
 mod bootstrap;
 mod bounded;

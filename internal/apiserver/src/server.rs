@@ -24,13 +24,14 @@ use crate::exec_opener::ExecOpener;
 use crate::exec_places::ExecCounts;
 use crate::limits::{SMALL_REQUEST_BYTES, STREAM_IDLE, WATCH_RECHECK};
 use crate::log_opener::LogOpener;
+use crate::node_authorizer::NodeAuthorizer;
 use crate::pod_proxy::PodProxy;
 use crate::priority_classes::PriorityClassCache;
 use crate::request::BodyFormat;
 use crate::users::Users;
 use crate::watch_places::WatchPlaces;
 use crate::work_threads::{By, RequestTurns, weight};
-use crate::{bootstrap, client, decode, discovery, dispatch, node_authorizer, openapi};
+use crate::{bootstrap, client, decode, discovery, dispatch, openapi};
 
 /// The configuration of the API.
 #[derive(Debug, Clone)]
@@ -96,7 +97,8 @@ pub(crate) struct Inner {
     pub(crate) watches: WatchPlaces,
     pub(crate) auditor: RwLock<Option<Auditor>>,
     pub(crate) priority_classes: PriorityClassCache,
-    pub(crate) pods_by_node: node_authorizer::AuthorizerCache,
+    /// The rights of nodes.
+    pub(crate) nodes: NodeAuthorizer,
     pub(crate) authority: Authority,
     pub(crate) users: RwLock<Option<Arc<Users>>>,
     /// The queue of large requests.
@@ -167,7 +169,7 @@ impl ApiServer {
             large: RequestTurns::default(),
             evictions: tokio::sync::Mutex::new(()),
             priority_classes: PriorityClassCache::default(),
-            pods_by_node: node_authorizer::AuthorizerCache::default(),
+            nodes: NodeAuthorizer::default(),
         }));
         bootstrap::write(&server)?;
         Ok(server)
