@@ -64,6 +64,7 @@ mod reserved;
 mod respond;
 mod review;
 mod rewrite;
+mod router;
 mod scale;
 mod select;
 mod server;
@@ -95,6 +96,7 @@ pub use exec_opener::{
 pub use impersonation::{authenticate, impersonate};
 pub use log_opener::{LogError, LogOpener, LogRequest};
 pub use pod_proxy::{PROXY, PodProxy, ProxiedRequest, is_proxied};
-pub use server::{ApiConfig, ApiError, ApiServer, paths};
+pub use router::paths;
+pub use server::{ApiConfig, ApiError, ApiServer};
 pub use status::too_many_requests;
 pub use users::Users;
