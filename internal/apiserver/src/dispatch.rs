@@ -75,7 +75,7 @@ async fn answer(server: &ApiServer, parts: &Parts, body: Body) -> DispatchResult
         .ok_or_else(Failure::unauthorized)?;
     // An outer layer handles impersonation: if it is missing, such a request must not be executed
     // as the caller's own.
-    if impersonation::asked(&parts.headers) {
+    if impersonation::is_requested(&parts.headers) {
         let why = "this endpoint does not accept impersonation headers; leave them out";
         return Err(impersonation::refused(Some(caller), why));
     }

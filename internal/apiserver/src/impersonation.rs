@@ -66,7 +66,7 @@ pub async fn impersonate(
     mut request: Request<Body>,
     next: Next,
 ) -> Response<Body> {
-    if !asked(request.headers()) {
+    if !is_requested(request.headers()) {
         return next.run(request).await;
     }
     let Some(caller) = request.extensions().get::<Caller>().cloned() else {
@@ -128,7 +128,7 @@ fn still(server: &ApiServer, caller: &Caller, request: &Request<Body>) -> Creden
 }
 
 /// True if a request asks for impersonation.
-pub(crate) fn asked(headers: &HeaderMap) -> bool {
+pub(crate) fn is_requested(headers: &HeaderMap) -> bool {
     headers.keys().any(is_ours)
 }
 
@@ -306,9 +306,9 @@ mod tests {
             vec![("impersonate-user", "ann"), ("impersonate-user", "bob")],
             vec![("impersonate-user", "ann"), ("impersonate-usr", "bob")],
         ] {
-            assert!(asked(&headers(&bad)), "{bad:?}");
+            assert!(is_requested(&headers(&bad)), "{bad:?}");
             assert!(ImpersonatedUser::read(&headers(&bad)).is_err(), "{bad:?}");
         }
-        assert!(!asked(&headers(&[("accept", "*/*")])));
+        assert!(!is_requested(&headers(&[("accept", "*/*")])));
     }
 }
