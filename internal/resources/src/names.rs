@@ -183,7 +183,7 @@ pub const USER_LIMIT: &str = "muster.io/user-limit";
 /// Annotation or label on a PodGroup or pod: the user it runs for.
 pub const USER: &str = "muster.io/user";
 /// The annotation by which a cancelled job names the user that cancelled it. A cancelled job is suspended; its record
-/// stays until somebody deletes it.
+/// stays until a user deletes it.
 pub const CANCELLED_BY: &str = "muster.io/cancelled-by";
 /// The annotation by which a job that a policy cancelled says why; the rest of a sentence after "because".
 pub const CANCELLED_BECAUSE: &str = "muster.io/cancelled-because";

@@ -172,8 +172,7 @@ fn what_it_runs(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         errors.push(FieldError::required(&path.child("entrypoint"), detail));
     }
     if interactive && json::int(spec, &["backoffLimit"]).is_some_and(|limit| limit > 0) {
-        let detail =
-            "in InteractiveMode nobody submits the job a second time: leave this field out";
+        let detail = "in InteractiveMode the server does not submit the job: leave this field out";
         errors.push(FieldError::forbidden(&path.child("backoffLimit"), detail));
     }
     for key in ["entrypoint", "runtimeEnvYAML", "entrypointResources"] {
