@@ -14,7 +14,7 @@ const CYCLES: &[(&str, usize, usize)] = &[
     ("fleet", 12, 25),
     ("invariants", 7, 19),
     ("resources", 3, 13),
-    ("runtime", 7, 13),
+    ("runtime", 2, 2),
     ("scheduler", 32, 442),
     ("store", 9, 23),
 ];
