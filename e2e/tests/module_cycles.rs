@@ -12,7 +12,6 @@ use e2e::repository;
 /// shrink.
 const CYCLES: &[(&str, usize, usize)] = &[
     ("fleet", 12, 25),
-    ("resources", 3, 13),
     ("runtime", 2, 2),
     ("scheduler", 32, 442),
     ("store", 9, 23),

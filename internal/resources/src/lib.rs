@@ -35,6 +35,7 @@ pub mod numbers;
 pub mod parts;
 pub mod pattern;
 pub mod pod_ranges;
+mod pod_security_level;
 pub mod quantity;
 pub mod query_time;
 pub mod queue_status;

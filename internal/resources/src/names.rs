@@ -111,6 +111,9 @@ pub const RUNTIME_CRI: &str = "muster.io/runtime.cri";
 /// Node label (`true` or `false`): an administrator permits pods that name an image to run their commands on the host.
 pub const RUNTIME_HOST_IMAGES: &str = "muster.io/runtime.host-images";
 
+/// The API group of roles and bindings.
+pub const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
+
 /// Extended resource: NVIDIA GPUs by count.
 pub const NVIDIA_GPU: &str = "nvidia.com/gpu";
 /// The prefix of resources that are GPU slices (MIG), by profile: `nvidia.com/mig-1g.10gb`.

@@ -7,7 +7,7 @@ use super::meta::{self, NameRule};
 use super::{Kind, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
-use crate::rbac::GROUP;
+use crate::names::RBAC_GROUP as GROUP;
 use crate::syntax;
 
 /// The most rules of a written role: each request of its subjects scans them.
