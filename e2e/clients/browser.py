@@ -346,7 +346,7 @@ def main(url, password, shots):
             walk.until("it keeps its record", lambda: walk.state() == "Cancelled")
             walk.tab("Summary")
             driver.find_element(By.PARTIAL_LINK_TEXT, "Delete").click()
-            walk.until("a deletion is confirmed by the name", lambda: "nobody can look it up" in walk.text())
+            walk.until("a deletion is confirmed by the name", lambda: "it cannot be looked up" in walk.text())
             walk.find("input[name=confirm]").send_keys("to-cancel", Keys.ENTER)
             walk.until("back at the list", lambda: driver.current_url.endswith("/ui/jobs"))
             walk.until("it is gone from the list", lambda: "to-cancel" not in walk.text("table"))

@@ -469,7 +469,7 @@ fn a_queue_is_changed_by_its_form_unless_somebody_changed_it_meanwhile() {
     );
     assert_eq!(late.code, 409, "{}", late.whole);
     assert!(
-        late.has("was changed by somebody else") && late.has("cpu=6"),
+        late.has("was changed by another user") && late.has("cpu=6"),
         "{}",
         late.whole
     );

@@ -9,7 +9,7 @@ mod cluster;
 #[path = "../../../internal/simulator/tests/conformance/engine.rs"]
 mod engine;
 mod flows;
-#[path = "../../../internal/scheduler/tests/conformance/kai.rs"]
+#[path = "../../../internal/scheduler/tests/conformance/kai/mod.rs"]
 mod kai;
 #[path = "../../../internal/scheduler/tests/conformance/objects.rs"]
 mod objects;

@@ -1,8 +1,11 @@
-//! How a job of each kind is suspended, resumed and cancelled, so that its record stays. Pure: kind and names in, the
-//! change out.
+//! How a job of each kind is suspended, resumed and cancelled, so that its record stays. Pure, but for [`send_command`]:
+//! kind and names in, the change out.
 
 use std::collections::BTreeMap;
 
+use kube::api::{ApiResource, DynamicObject, PostParams};
+use kube::{Api, Client};
+use resources::kinds::VolcanoCommand;
 use resources::names::{CANCELLED_BECAUSE, CANCELLED_BY};
 use resources::registry::Kind;
 use resources::volcano;
@@ -22,7 +25,7 @@ pub enum Canceller<'a> {
 pub enum Cancellation {
     /// A merge patch of the job.
     Patch(Value),
-    /// A Command of Volcano, to be created beside the job.
+    /// A Command of Volcano, for [`send_command`].
     Command(Value),
     /// Its deletion: a pod without a job has no record that could stay.
     Deletion,
@@ -70,6 +73,20 @@ pub fn by_policy(kind: &Kind, name: &str, uid: &str, because: &str) -> Cancellat
     // A later job of the same name is another one.
     patch["metadata"]["uid"] = uid.into();
     Cancellation::Patch(patch)
+}
+
+/// Creates a Command of Volcano in its job's namespace, with the client's rights.
+///
+/// # Errors
+///
+/// When the API refuses the Command or does not answer.
+pub async fn send_command(client: Client, namespace: &str, command: Value) -> kube::Result<()> {
+    let command: DynamicObject =
+        serde_json::from_value(command).map_err(kube::Error::SerdeError)?;
+    let commands = ApiResource::erase::<VolcanoCommand>(&());
+    let commands: Api<DynamicObject> = Api::namespaced_with(client, namespace, &commands);
+    let created = commands.create(&PostParams::default(), &command).await;
+    created.map(drop)
 }
 
 #[cfg(test)]

@@ -118,7 +118,7 @@ impl AgentNode {
     /// The hardware at the last inventory, and how its GPUs are shared now.
     pub fn machine_now(&self) -> NodeHardware {
         let mut machine = self.machine.lock().clone();
-        machine.mps = self.shared.standing(&machine);
+        machine.mps = self.shared.mps_states(&machine);
         machine
     }
 
@@ -159,7 +159,7 @@ impl GpuSharing {
     }
 
     /// The state of a machine's GPUs that are shared by MPS.
-    fn standing(&self, machine: &NodeHardware) -> MpsDaemonStates {
+    fn mps_states(&self, machine: &NodeHardware) -> MpsDaemonStates {
         let wanted = mps::wanted(&machine.inventory, &self.sharing);
         mps::known_or_waiting(&wanted, &self.stands.borrow(), &self.mps)
     }

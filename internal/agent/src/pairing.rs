@@ -320,7 +320,7 @@ async fn measure(
     let printed = String::from_utf8_lossy(&out.stdout);
     match pair::read(run.test, &printed).filter(|_| out.status.success()) {
         Some(result) => Ok(PairAnswer::Measured(result)),
-        None => Err(said(name, program, &printed, &out.stderr)),
+        None => Err(no_result(name, program, &printed, &out.stderr)),
     }
 }
 
@@ -356,7 +356,7 @@ fn wait(name: &str, program: &str, source: std::io::Error) -> PairingError {
 /// Why a far end has ended.
 async fn ended(name: &str, program: &str, child: Child) -> PairingError {
     match child.wait_with_output().await {
-        Ok(out) => said(
+        Ok(out) => no_result(
             name,
             program,
             &String::from_utf8_lossy(&out.stdout),
@@ -367,7 +367,7 @@ async fn ended(name: &str, program: &str, child: Child) -> PairingError {
 }
 
 /// A program's error message, else its last line of output.
-fn said(name: &str, program: &str, printed: &str, errors: &[u8]) -> PairingError {
+fn no_result(name: &str, program: &str, printed: &str, errors: &[u8]) -> PairingError {
     let errors = String::from_utf8_lossy(errors);
     let last = |text: &str| {
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());

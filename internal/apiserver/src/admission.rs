@@ -5,36 +5,18 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{LimitRange, ServiceAccount};
-use k8s_openapi::api::scheduling::v1::PriorityClass;
-use parking_lot::Mutex;
 use resources::admission::{
     OWNED, account_name, keep_work, limit_ranges, owner, priority, service_account,
 };
-use resources::registry::{self, Kind};
+use resources::registry::Kind;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use store::{Entry, Revision, Store};
+use store::Entry;
 
 use crate::call::Call;
+use crate::core_kinds::kind_of;
 use crate::object::{self, DELETING};
 use crate::status::Failure;
-
-/// The state that this module keeps between requests.
-#[derive(Default)]
-pub(crate) struct AdmissionCache {
-    classes: Mutex<PriorityClasses>,
-}
-
-/// The cached priority classes; they rarely change and every pod's admission reads them.
-#[derive(Default)]
-struct PriorityClasses {
-    revisions: Vec<Revision>,
-    classes: Arc<Vec<PriorityClass>>,
-}
-
-pub(crate) fn kind_of(group: &str, kind: &str) -> &'static Kind {
-    registry::by_kind(group, "v1", kind).expect("the kinds that admission reads are registered")
-}
 
 /// Refuses an object whose namespace is missing or being deleted. Called before every other check
 /// of the object, and again inside the transaction, where the result is binding.
@@ -63,7 +45,8 @@ pub(crate) fn mutate(call: &Call, object: &mut Value) -> Result<(), Failure> {
         return Ok(());
     }
     account(call, object)?;
-    let classes = classes(call)?;
+    let server = &call.server.0;
+    let classes = server.priority_classes.current(&server.store)?;
     priority(object, &classes).map_err(|error| refused(object, &error.to_string()))?;
     let ranges = in_namespace::<LimitRange>(call, kind_of("", "LimitRange"))?;
     let broken = limit_ranges(object, &ranges);
@@ -120,33 +103,8 @@ pub(crate) fn own(call: &Call, object: &mut Value, live: Option<&Value>) -> Resu
 }
 
 fn in_namespace<T: DeserializeOwned>(call: &Call, kind: &Kind) -> Result<Vec<T>, Failure> {
-    read(
+    object::read_all(
         &call.server.0.store,
         &kind.prefix(call.namespace.as_deref()),
     )
-}
-
-fn read<T: DeserializeOwned>(store: &Store, prefix: &str) -> Result<Vec<T>, Failure> {
-    let page = store.list(prefix, None, usize::MAX);
-    page.entries
-        .iter()
-        .map(|entry| {
-            serde_json::from_slice(&entry.value).map_err(|error| {
-                Failure::internal(format_args!("the stored object {} is damaged: {error}; restore a backup, or create the object again", entry.key))
-            })
-        })
-        .collect()
-}
-
-fn classes(call: &Call) -> Result<Arc<Vec<PriorityClass>>, Failure> {
-    let server = &call.server.0;
-    let prefix = kind_of("scheduling.k8s.io", "PriorityClass").prefix(None);
-    let page = server.store.list(&prefix, None, usize::MAX);
-    let revisions = || page.entries.iter().map(|entry| entry.revision);
-    let mut kept = server.admission.classes.lock();
-    if !revisions().eq(kept.revisions.iter().copied()) {
-        kept.classes = Arc::new(read(&server.store, &prefix)?);
-        kept.revisions = revisions().collect();
-    }
-    Ok(kept.classes.clone())
 }

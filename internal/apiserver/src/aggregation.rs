@@ -7,7 +7,7 @@ use resources::registry::Kind;
 use serde_json::Value;
 use store::TransactionView;
 
-use crate::admission::kind_of;
+use crate::core_kinds::kind_of;
 use crate::object::Encoded;
 
 fn is_cluster_role(kind: &Kind) -> bool {

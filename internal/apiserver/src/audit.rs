@@ -1,6 +1,7 @@
 //! Audits requests for resources: selects the requests to record and builds their events. The
 //! receiver writes the log.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use http::{Method, Response, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use resources::access::{Caller, Impersonator};
 use resources::audit::{
     self, AuditEvent, AuditLevel, AuditPolicy, AuditStage, ObjectReference, RequestFacts, UserInfo,
@@ -20,14 +22,13 @@ use resources::audit::{
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::call::AuditAnnotations;
 use crate::client::InProcess;
 use crate::decode;
-use crate::dispatch::Verb;
 use crate::path::{RequestTarget, ResourcePath};
 use crate::protobuf;
 use crate::request::{self, BodyFormat, Params};
 use crate::status::Failure;
+use crate::verb::Verb;
 
 /// The largest object that is recorded completely, in bytes; an annotation marks larger ones.
 const LARGEST_OBJECT: u64 = 256 << 10;
@@ -41,6 +42,29 @@ pub struct Auditor {
     pub policy: Arc<AuditPolicy>,
     /// The log.
     pub events: mpsc::Sender<AuditEvent>,
+}
+
+/// The annotations of a request's audit event, by their keys. They are in the response's
+/// extensions, also for a refused request; a response without annotations has no such extension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditAnnotations(pub BTreeMap<String, String>);
+
+/// Collects a request's [`AuditAnnotations`]. Clones share the collection.
+#[derive(Clone, Default)]
+pub(crate) struct AuditNotes(Arc<Mutex<BTreeMap<String, String>>>);
+
+impl AuditNotes {
+    /// Adds annotations; a later one replaces an earlier one with the same key.
+    pub(crate) fn add(&self, more: &BTreeMap<String, String>) {
+        let more = more.iter().map(|(key, value)| (key.clone(), value.clone()));
+        self.0.lock().extend(more);
+    }
+
+    /// The collected annotations, if any.
+    pub(crate) fn take(&self) -> Option<AuditAnnotations> {
+        let all = std::mem::take(&mut *self.0.lock());
+        (!all.is_empty()).then_some(AuditAnnotations(all))
+    }
 }
 
 /// The name of a created object, if the path contains none.

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use store::Purpose;
 use uuid::Uuid;
 
-use crate::admission::kind_of;
+use crate::core_kinds::{is_namespace, kind_of};
 use crate::object::{self, Encoded, meta_mut, meta_text};
 use crate::server::{ApiError, ApiServer};
-use crate::{aggregation, namespace, token_key};
+use crate::{aggregation, token_key};
 
 const CLASSES: [(&str, i32, &str); 2] = [
     (
@@ -184,7 +184,7 @@ fn access_objects(server: &ApiServer, namespace: &str) -> Vec<Value> {
 /// The objects written together with a new object: the RoleBindings of a namespace, and those with which its pods reach
 /// the API.
 pub(crate) fn companions(server: &ApiServer, kind: &Kind, name: &str) -> Vec<(String, Encoded)> {
-    if !namespace::is_namespace(kind) {
+    if !is_namespace(kind) {
         return Vec::new();
     }
     let now = times::seconds(server.now());

@@ -1,15 +1,13 @@
 //! Owns a request's attributes once its path, caller and headers have been read. Executes nothing.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use http::{HeaderMap, header};
 use hyper::upgrade::OnUpgrade;
-use parking_lot::Mutex;
 use resources::access::{Caller, Credential, RequestAttributes};
 use resources::registry::Kind;
 
+use crate::audit::AuditNotes;
 use crate::negotiate::ResponseFormat;
 use crate::request::Params;
 use crate::server::ApiServer;
@@ -38,29 +36,6 @@ pub(crate) struct Call {
     pub(crate) audit: AuditNotes,
     /// The connection, if the client asks to continue on it with another protocol.
     pub(crate) upgrade: Option<OnUpgrade>,
-}
-
-/// The annotations of a request's audit event, by their keys. They are in the response's
-/// extensions, also for a refused request; a response without annotations has no such extension.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AuditAnnotations(pub BTreeMap<String, String>);
-
-/// Collects a request's [`AuditAnnotations`]. Clones share the collection.
-#[derive(Clone, Default)]
-pub(crate) struct AuditNotes(Arc<Mutex<BTreeMap<String, String>>>);
-
-impl AuditNotes {
-    /// Adds annotations; a later one replaces an earlier one with the same key.
-    pub(crate) fn add(&self, more: &BTreeMap<String, String>) {
-        let more = more.iter().map(|(key, value)| (key.clone(), value.clone()));
-        self.0.lock().extend(more);
-    }
-
-    /// The collected annotations, if any.
-    pub(crate) fn take(&self) -> Option<AuditAnnotations> {
-        let all = std::mem::take(&mut *self.0.lock());
-        (!all.is_empty()).then_some(AuditAnnotations(all))
-    }
 }
 
 impl Call {

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Response, header};
 use resources::registry::{self, Kind};
 use serde_json::{Value, json};
 
-use crate::namespace;
+use crate::core_kinds::is_namespace;
 use crate::negotiate::{self, Discovery};
 use crate::path::RequestTarget;
 use crate::respond;
@@ -148,7 +148,7 @@ fn subresources(kind: &Kind) -> Vec<Sub> {
             verbs: READ_AND_WRITE,
         });
     }
-    let finalize = namespace::is_namespace(kind).then_some(&"finalize");
+    let finalize = is_namespace(kind).then_some(&"finalize");
     for name in kind.extra_subresources.iter().chain(finalize) {
         found.push(match *name {
             "binding" => Sub {

@@ -13,19 +13,22 @@ use resources::access::{Caller, Credential, RequestAttributes};
 use resources::audit::Recorded;
 use resources::registry::{self, Kind};
 
-use crate::call::{AuditNotes, Call};
+use crate::audit::AuditNotes;
+use crate::call::Call;
 use crate::client::InProcess;
+use crate::core_kinds::is_namespace;
+use crate::object::ObjectPart;
 use crate::path::{RequestTarget, ResourcePath};
 use crate::pod_proxy::{self, PROXY, ProxiedRequest};
-use crate::prepare::ObjectPart;
 use crate::request::Params;
 use crate::server::ApiServer;
 use crate::status::Failure;
+use crate::verb::{Verb, within};
 use crate::work_threads::{By, weight};
 use crate::{
-    audit, binding, create, delete, delete_collection, discovery, eviction, exec, impersonation,
-    list, logs, namespace, negotiate, patch, path, read, request, review, scale, service_account,
-    update, usage_metrics, versions, watch,
+    audit, binding, create, delete, delete_collection, discovery, eviction, exec, finalize,
+    impersonation, list, logs, negotiate, patch, path, read, request, review, scale,
+    service_account, update, usage_metrics, versions, watch,
 };
 
 type DispatchResult = Result<Response<Body>, Failure>;
@@ -72,7 +75,7 @@ async fn answer(server: &ApiServer, parts: &Parts, body: Body) -> DispatchResult
         .ok_or_else(Failure::unauthorized)?;
     // An outer layer handles impersonation: if it is missing, such a request must not be executed
     // as the caller's own.
-    if impersonation::asked(&parts.headers) {
+    if impersonation::is_requested(&parts.headers) {
         let why = "this endpoint does not accept impersonation headers; leave them out";
         return Err(impersonation::refused(Some(caller), why));
     }
@@ -92,66 +95,6 @@ async fn answer(server: &ApiServer, parts: &Parts, body: Body) -> DispatchResult
         }
         RequestTarget::Unknown => Err(Failure::no_such_resource()),
         _ => Err(Failure::method_not_allowed()),
-    }
-}
-
-/// The operation of a request, as used by authorisation and the verbs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verb {
-    Get,
-    List,
-    Watch,
-    Create,
-    Update,
-    Patch,
-    Delete,
-    DeleteCollection,
-}
-
-impl Verb {
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Verb::Get => "get",
-            Verb::List => "list",
-            Verb::Watch => "watch",
-            Verb::Create => "create",
-            Verb::Update => "update",
-            Verb::Patch => "patch",
-            Verb::Delete => "delete",
-            Verb::DeleteCollection => "deletecollection",
-        }
-    }
-
-    /// True if the verb writes nothing, so that a body would not be read.
-    fn reads(self) -> bool {
-        matches!(self, Verb::Get | Verb::List | Verb::Watch)
-    }
-
-    pub(crate) fn of(method: &Method, named: bool, watching: bool) -> Option<Verb> {
-        match (method, named) {
-            (&Method::GET | &Method::HEAD, _) if watching => Some(Verb::Watch),
-            (&Method::GET | &Method::HEAD, true) => Some(Verb::Get),
-            (&Method::GET | &Method::HEAD, false) => Some(Verb::List),
-            (&Method::POST, _) => Some(Verb::Create),
-            (&Method::PUT, true) => Some(Verb::Update),
-            (&Method::PATCH, true) => Some(Verb::Patch),
-            (&Method::DELETE, true) => Some(Verb::Delete),
-            (&Method::DELETE, false) => Some(Verb::DeleteCollection),
-            _ => None,
-        }
-    }
-}
-
-/// The namespace of a request. A Namespace object belongs to itself, so that a role in it can cover
-/// it.
-pub(crate) fn within<'a>(
-    kind: &Kind,
-    namespace: Option<&'a str>,
-    name: Option<&'a str>,
-) -> Option<&'a str> {
-    match namespace::is_namespace(kind) {
-        true => name,
-        false => namespace,
     }
 }
 
@@ -306,7 +249,7 @@ async fn on_subresource(call: &Call, subresource: &str, verb: Verb, body: Body) 
     let offered = match subresource {
         "status" => kind.status,
         "scale" => kind.scale.is_some(),
-        "finalize" => namespace::is_namespace(kind),
+        "finalize" => is_namespace(kind),
         other => kind.extra_subresources.contains(&other),
     };
     if !offered {
@@ -329,7 +272,7 @@ async fn on_subresource(call: &Call, subresource: &str, verb: Verb, body: Body) 
         ("exec", Verb::Get) => exec::exec(call, &Method::GET).await,
         ("exec", Verb::Create) => exec::exec(call, &Method::POST).await,
         ("token", Verb::Create) => service_account::token(call, body).await,
-        ("finalize", Verb::Update) => namespace::finalize(call, body).await,
+        ("finalize", Verb::Update) => finalize::put(call, body).await,
         _ => Err(Failure::method_not_allowed()),
     }
 }

@@ -10,24 +10,17 @@ mod frames;
 mod spdy;
 mod tunnel;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
-
 use axum::body::Body;
 use axum::extract::FromRequestParts;
 use axum::extract::ws::WebSocketUpgrade;
-use bytes::Bytes;
-use futures::future::BoxFuture;
-use futures::stream::BoxStream;
 use http::{Method, Request, Response, header};
 use hyper::upgrade::OnUpgrade;
-use parking_lot::Mutex;
 use resources::access::{Caller, RequestAttributes, TOKEN_EXTRA};
 use resources::admission::{enter_work, same_mpi_job};
 use serde_json::Value;
 
 use crate::call::Call;
+use crate::exec_opener::{ExecAction, ExecError, ExecOpener, ExecRequest};
 use crate::object;
 use crate::rewrite::absent;
 use crate::status::Failure;
@@ -35,147 +28,10 @@ use crate::watch_rights::Rights;
 
 pub(crate) use forward::portforward;
 
-/// The maximum number of commands, attached clients and clients that forward ports of one user at the same time.
-const PER_USER_MAX: usize = 128;
-/// The same, of all users.
-const ALL_MAX: usize = 4096;
-/// A client without input and output for this long is ended, as by a kubelet.
-pub(crate) const IDLE: Duration = Duration::from_secs(14_400);
 /// The maximum size of one message from a client, in bytes; kubectl sends 32 KiB.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// The subprotocols, the best first. In v5 a client can end the input alone.
 const PROTOCOLS: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
-
-/// What a client wants of a pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ExecAction {
-    /// To run a program with its arguments in the container.
-    Command(Vec<String>),
-    /// The container's own input and output from now on.
-    Attach,
-    /// A connection to a TCP port of the pod, as input and standard output.
-    Forward(u16),
-}
-
-/// A command to run in a container, or another connection with a pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExecRequest {
-    /// The pod's namespace.
-    pub namespace: String,
-    /// The pod's name.
-    pub pod: String,
-    /// The pod's uid: excludes a later pod of the same name.
-    pub uid: String,
-    /// The node that runs the pod.
-    pub node: String,
-    /// The container; empty for a port, which is the pod's.
-    pub container: String,
-    /// What is wanted.
-    pub action: ExecAction,
-    /// Whether the client sends an input.
-    pub stdin: bool,
-    /// Whether the client wants the standard output.
-    pub stdout: bool,
-    /// Whether the client wants the standard error.
-    pub stderr: bool,
-    /// Whether the command runs at a terminal.
-    pub tty: bool,
-}
-
-/// What a client sends to a command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ExecInput {
-    /// A piece of its input.
-    Data(Bytes),
-    /// The size of its terminal, in characters.
-    Resize {
-        /// Columns.
-        width: u16,
-        /// Rows.
-        height: u16,
-    },
-    /// No more input follows.
-    End,
-}
-
-/// What a command sends to its client.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ExecEvent {
-    /// A piece of its standard output, or of its terminal.
-    Output(Bytes),
-    /// A piece of its standard error.
-    Errors(Bytes),
-    /// It has ended with this exit code.
-    Exit(i32),
-    /// Its end is not known; the text says why.
-    Failed(String),
-}
-
-/// A running command; dropping it ends the command.
-pub struct ExecStreams {
-    /// Sends to the command; false if it is gone.
-    pub send: Box<dyn FnMut(ExecInput) -> BoxFuture<'static, bool> + Send>,
-    /// What the command sends; ends with it.
-    pub events: BoxStream<'static, ExecEvent>,
-}
-
-/// Why a command was not started.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ExecError {
-    /// The node cannot be reached, or takes no more commands; the text names it.
-    #[error("{0}")]
-    Unavailable(String),
-    /// The container cannot run it now; the text says why.
-    #[error("{0}")]
-    Refused(String),
-}
-
-/// Starts a command in a container.
-pub type ExecOpener =
-    Arc<dyn Fn(ExecRequest) -> BoxFuture<'static, Result<ExecStreams, ExecError>> + Send + Sync>;
-
-/// How many commands each user runs.
-#[derive(Default)]
-pub(crate) struct ExecCounts(Arc<Mutex<BTreeMap<String, usize>>>);
-
-/// One command's place among those of its user.
-pub(crate) struct ExecPlace {
-    counts: Arc<Mutex<BTreeMap<String, usize>>>,
-    user: String,
-}
-
-impl ExecCounts {
-    fn place(&self, user: &str) -> Result<ExecPlace, Failure> {
-        let mut counts = self.0.lock();
-        if counts.values().sum::<usize>() >= ALL_MAX {
-            return Err(Failure::too_many(&format!(
-                "all users together run {ALL_MAX} commands in containers already; try again when some have ended"
-            )));
-        }
-        let count = counts.entry(user.to_owned()).or_default();
-        if *count >= PER_USER_MAX {
-            return Err(Failure::too_many(&format!(
-                "user {user:?} runs {PER_USER_MAX} commands in containers, attached clients and port forwards included, already; \
-                 end one and try again"
-            )));
-        }
-        *count += 1;
-        Ok(ExecPlace {
-            counts: self.0.clone(),
-            user: user.to_owned(),
-        })
-    }
-}
-
-impl Drop for ExecPlace {
-    fn drop(&mut self) {
-        let mut counts = self.counts.lock();
-        let count = counts.remove(&self.user).unwrap_or_default();
-        if count > 1 {
-            counts.insert(self.user.clone(), count - 1);
-        }
-    }
-}
 
 /// Answers GET and POST of `pods/NAME/exec`.
 pub(crate) async fn exec(call: &Call, method: &Method) -> Result<Response<Body>, Failure> {
@@ -393,29 +249,4 @@ fn not_a_websocket(doing: &str, protocols: &[&str], why: &str) -> Failure {
         "{doing} needs a WebSocket with subprotocol {}: {why}",
         protocols.join(" or ")
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_user_and_all_users_have_a_bounded_number_of_commands_and_places_come_back() {
-        let counts = ExecCounts::default();
-        let of = |user: usize| counts.place(&format!("user-{user}"));
-        let mut places: Vec<ExecPlace> = (0..PER_USER_MAX).map(|_| of(0).ok().unwrap()).collect();
-        assert!(of(0).is_err());
-        places.pop();
-        places.push(of(0).ok().unwrap());
-        let others = 1..ALL_MAX / PER_USER_MAX;
-        places.extend(
-            others
-                .flat_map(|user| (0..PER_USER_MAX).map(move |_| user))
-                .map(|user| of(user).ok().unwrap()),
-        );
-        assert_eq!(places.len(), ALL_MAX);
-        assert!(of(9999).is_err());
-        places.pop();
-        assert!(of(9999).is_ok());
-    }
 }

@@ -1,6 +1,6 @@
 //! Owns the changes of a request's caller between authentication and all handlers: bearer tokens of
 //! service accounts, and impersonation by Kubernetes' headers. Another module authenticates users
-//! by their own credentials; [`Users`] provides users' groups.
+//! by their own credentials; [`Users`](crate::Users) provides users' groups.
 
 use std::collections::BTreeMap;
 
@@ -28,20 +28,6 @@ const PREFIX: &str = "impersonate-";
 /// The prefix of the headers for extra fields; the percent-encoded key follows.
 const EXTRA: &str = "impersonate-extra-";
 const AUTHENTICATION: &str = "authentication.k8s.io";
-
-/// Finds the caller of a bearer token.
-type BearerOf = dyn Fn(&str) -> Option<Caller> + Send + Sync;
-/// Finds the groups of a user.
-type GroupsOf = dyn Fn(&str) -> Vec<String> + Send + Sync;
-
-/// The users that another crate manages.
-pub struct Users {
-    /// The caller of a bearer token, for TokenReviews.
-    pub bearer: Box<BearerOf>,
-    /// The groups of a user that can sign in: none for names without a record. Impersonating a user
-    /// without groups in the headers uses these groups.
-    pub groups: Box<GroupsOf>,
-}
 
 /// Middleware before the authentication of users: a service account's bearer token sets that
 /// account as the request's caller. An invalid or expired token is answered with 401.
@@ -80,7 +66,7 @@ pub async fn impersonate(
     mut request: Request<Body>,
     next: Next,
 ) -> Response<Body> {
-    if !asked(request.headers()) {
+    if !is_requested(request.headers()) {
         return next.run(request).await;
     }
     let Some(caller) = request.extensions().get::<Caller>().cloned() else {
@@ -142,7 +128,7 @@ fn still(server: &ApiServer, caller: &Caller, request: &Request<Body>) -> Creden
 }
 
 /// True if a request asks for impersonation.
-pub(crate) fn asked(headers: &HeaderMap) -> bool {
+pub(crate) fn is_requested(headers: &HeaderMap) -> bool {
     headers.keys().any(is_ours)
 }
 
@@ -320,9 +306,9 @@ mod tests {
             vec![("impersonate-user", "ann"), ("impersonate-user", "bob")],
             vec![("impersonate-user", "ann"), ("impersonate-usr", "bob")],
         ] {
-            assert!(asked(&headers(&bad)), "{bad:?}");
+            assert!(is_requested(&headers(&bad)), "{bad:?}");
             assert!(ImpersonatedUser::read(&headers(&bad)).is_err(), "{bad:?}");
         }
-        assert!(!asked(&headers(&[("accept", "*/*")])));
+        assert!(!is_requested(&headers(&[("accept", "*/*")])));
     }
 }

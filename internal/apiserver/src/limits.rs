@@ -97,6 +97,10 @@ pub const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The maximum time that a watch continues after its caller's credential or right has ended.
 pub const WATCH_RECHECK: Duration = Duration::from_secs(10);
 
+/// A client of a command in a container, of its own input and output or of a forwarded port is
+/// ended after this long without input and output, as by a kubelet.
+pub const STREAM_IDLE: Duration = Duration::from_secs(14_400);
+
 /// The maximum number of open watches of one user; the service accounts of one namespace count
 /// together, and each node by itself. A controller has one watch for each kind that it follows.
 pub const WATCHES_PER_USER: usize = 512;

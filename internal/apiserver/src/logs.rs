@@ -1,74 +1,16 @@
 //! Owns `GET pods/NAME/log`: parses the request, finds the container, passes the bytes on. The
-//! nodes' agents store the logs; a [`LogOpener`] reads them.
-
-use std::sync::Arc;
+//! nodes' agents store the logs; a [`LogOpener`](crate::LogOpener) reads them.
 
 use axum::body::Body;
-use bytes::Bytes;
-use futures::future::BoxFuture;
-use futures::stream::BoxStream;
 use http::{HeaderValue, Response, header};
 use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::call::Call;
+use crate::log_opener::{LogError, LogRequest};
 use crate::object;
 use crate::rewrite::absent;
 use crate::status::Failure;
-
-/// The options of a log request.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LogRequest {
-    /// The pod's namespace.
-    pub namespace: String,
-    /// The pod's name.
-    pub pod: String,
-    /// The pod's uid: excludes a later pod of the same name.
-    pub uid: String,
-    /// The node that runs or ran the pod.
-    pub node: String,
-    /// The container, init containers included.
-    pub container: String,
-    /// True to follow the log.
-    pub follow: bool,
-    /// Only this many last lines.
-    pub tail: Option<u64>,
-    /// Only lines that are at most this old, in seconds.
-    pub since_seconds: Option<u64>,
-    /// Only lines written at or after this time.
-    pub since_time: Option<Timestamp>,
-    /// True to prefix each line with its time.
-    pub timestamps: bool,
-    /// True for the container's previous run.
-    pub previous: bool,
-    /// At most this many bytes.
-    pub limit_bytes: Option<u64>,
-}
-
-/// Why a log cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LogError {
-    /// The log does not exist (yet); the text says why.
-    #[error("{0}")]
-    NotFound(String),
-    /// The request is invalid for this pod; the text names the valid values.
-    #[error("{0}")]
-    BadRequest(String),
-    /// The node cannot be reached now; the text names it.
-    #[error("{0}")]
-    Unavailable(String),
-}
-
-/// Opens a container's log.
-pub type LogOpener = Arc<
-    dyn Fn(
-            LogRequest,
-        ) -> BoxFuture<
-            'static,
-            Result<BoxStream<'static, Result<Bytes, std::io::Error>>, LogError>,
-        > + Send
-        + Sync,
->;
 
 pub(crate) async fn get(call: &Call) -> Result<Response<Body>, Failure> {
     let key = call.key();

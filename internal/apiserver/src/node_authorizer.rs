@@ -17,12 +17,11 @@ use resources::admission::{AccessCondition, ReferencedObject, need, references};
 use serde_json::Value;
 use store::{EntryMeta, Event, EventKind, Store, Watch};
 
-use crate::admission::kind_of;
-use crate::server::ApiServer;
+use crate::core_kinds::kind_of;
 
-/// The state that this module keeps between requests.
+/// The rights of nodes, with the index that they need.
 #[derive(Default)]
-pub(crate) struct AuthorizerCache(Mutex<Option<PodsByNode>>);
+pub(crate) struct NodeAuthorizer(Mutex<Option<PodsByNode>>);
 
 /// The keys of the bound pods, by node.
 struct PodsByNode {
@@ -30,54 +29,54 @@ struct PodsByNode {
     keys: BTreeMap<String, BTreeSet<Arc<str>>>,
 }
 
-/// True if the node may do this. `selector` is the request's field selector, empty if it has none.
-pub(crate) fn permits(
-    server: &ApiServer,
-    node: &str,
-    wanted: &RequestAttributes<'_>,
-    selector: &str,
-) -> bool {
-    match need(node, wanted, selector) {
-        AccessCondition::Nothing => true,
-        AccessCondition::Never => false,
-        AccessCondition::Bound { namespace, pod } => {
-            let key = kind_of("", "Pod").key(Some(namespace), pod);
-            let entry = server.0.store.get(&key);
-            entry.is_some_and(|entry| node_of(&entry.meta) == node)
-        }
-        AccessCondition::Referred { namespace, to } => refers(server, node, namespace, &to),
-    }
-}
-
-/// True if an unfinished pod in the namespace that is bound to the node refers to the object.
-fn refers(server: &ApiServer, node: &str, namespace: &str, to: &ReferencedObject) -> bool {
-    let store = &server.0.store;
-    let prefix = kind_of("", "Pod").prefix(Some(namespace));
-    let keys = server.0.pods_by_node.of(store, node, &prefix);
-    keys.iter().any(|key| {
-        let Some(entry) = store.get(key) else {
-            return false;
-        };
-        if node_of(&entry.meta) != node {
-            return false;
-        }
-        let Ok(pod) = serde_json::from_slice::<Value>(&entry.value) else {
-            return false;
-        };
-        let ended = matches!(
-            pod["status"]["phase"].as_str(),
-            Some("Succeeded" | "Failed")
-        );
-        !ended && references(&pod).contains(to)
-    })
-}
-
 /// The node that an entry's pod is bound to; empty if it is unbound.
 fn node_of(meta: &EntryMeta) -> &str {
     meta.fields.get("spec.nodeName").map_or("", String::as_str)
 }
 
-impl AuthorizerCache {
+impl NodeAuthorizer {
+    /// True if the node may do this. `selector` is the request's field selector, empty if it has none.
+    pub(crate) fn permits(
+        &self,
+        store: &Store,
+        node: &str,
+        wanted: &RequestAttributes<'_>,
+        selector: &str,
+    ) -> bool {
+        match need(node, wanted, selector) {
+            AccessCondition::Nothing => true,
+            AccessCondition::Never => false,
+            AccessCondition::Bound { namespace, pod } => {
+                let key = kind_of("", "Pod").key(Some(namespace), pod);
+                let entry = store.get(&key);
+                entry.is_some_and(|entry| node_of(&entry.meta) == node)
+            }
+            AccessCondition::Referred { namespace, to } => self.refers(store, node, namespace, &to),
+        }
+    }
+
+    /// True if an unfinished pod in the namespace that is bound to the node refers to the object.
+    fn refers(&self, store: &Store, node: &str, namespace: &str, to: &ReferencedObject) -> bool {
+        let prefix = kind_of("", "Pod").prefix(Some(namespace));
+        let keys = self.of(store, node, &prefix);
+        keys.iter().any(|key| {
+            let Some(entry) = store.get(key) else {
+                return false;
+            };
+            if node_of(&entry.meta) != node {
+                return false;
+            }
+            let Ok(pod) = serde_json::from_slice::<Value>(&entry.value) else {
+                return false;
+            };
+            let ended = matches!(
+                pod["status"]["phase"].as_str(),
+                Some("Succeeded" | "Failed")
+            );
+            !ended && references(&pod).contains(to)
+        })
+    }
+
     /// The keys of the node's pods with the prefix. None if the store cannot be watched any more.
     fn of(&self, store: &Store, node: &str, prefix: &str) -> Vec<Arc<str>> {
         let mut kept = self.0.lock();
@@ -199,7 +198,7 @@ mod tests {
             ..Options::default()
         };
         let store = Store::open(dir.path(), options).unwrap();
-        let memory = AuthorizerCache::default();
+        let memory = NodeAuthorizer::default();
         let pods = |node: &str| -> Vec<String> {
             let keys = memory.of(&store, node, "/core/pods/ns/").into_iter();
             keys.map(|key| key.rsplit('/').next().unwrap_or_default().to_owned())

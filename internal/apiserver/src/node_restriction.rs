@@ -41,7 +41,7 @@ mod tests {
     use store::{Options, Store};
 
     use super::*;
-    use crate::admission::kind_of;
+    use crate::core_kinds::kind_of;
     use crate::negotiate;
     use crate::request::Params;
     use crate::server::{ApiConfig, ApiServer};
@@ -63,7 +63,7 @@ mod tests {
             form: negotiate::PLAIN,
             dry_run: false,
             without_managers: false,
-            audit: crate::call::AuditNotes::default(),
+            audit: crate::audit::AuditNotes::default(),
             upgrade: None,
         };
         let on = |node: &str| json!({"metadata": {"name": "p"}, "spec": {"nodeName": node}});

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use resources::registry::Kind;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use store::{Entry, EntryMeta, Revision, TransactionView};
+use store::{Entry, EntryMeta, Revision, Store, TransactionView};
 
 use crate::status::Failure;
 
@@ -24,6 +25,15 @@ pub struct Encoded {
     pub bytes: Halves,
     /// The selector fields.
     pub meta: EntryMeta,
+}
+
+/// The part of an object that a write changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ObjectPart {
+    /// Everything except the status.
+    Main,
+    /// Only the status.
+    Status,
 }
 
 /// An object's bytes before and after its revision.
@@ -132,8 +142,19 @@ pub fn labels(object: &Value) -> BTreeMap<String, String> {
     pairs.collect()
 }
 
+/// The objects below a prefix of the store, as this type.
+pub fn read_all<T: DeserializeOwned>(store: &Store, prefix: &str) -> Result<Vec<T>, Failure> {
+    let page = store.list(prefix, None, usize::MAX);
+    page.entries.iter().map(|entry| parse_as(entry)).collect()
+}
+
 /// Reads a stored object.
 pub fn parse(entry: &Entry) -> Result<Value, Failure> {
+    parse_as(entry)
+}
+
+/// Reads a stored object as this type.
+fn parse_as<T: DeserializeOwned>(entry: &Entry) -> Result<T, Failure> {
     serde_json::from_slice(&entry.value).map_err(|error| {
         Failure::internal(format_args!("the stored object {} is damaged: {error}; restore a backup, or create the object again", entry.key))
     })

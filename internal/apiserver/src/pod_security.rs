@@ -9,9 +9,8 @@ use resources::names::{POD_NETWORK, POD_NETWORK_OWN, POD_SECURITY_LEVEL};
 use resources::registry::Kind;
 use serde_json::{Map, Value};
 
-use crate::admission::kind_of;
 use crate::call::Call;
-use crate::namespace;
+use crate::core_kinds::{is_namespace, kind_of};
 use crate::object::{self, meta_mut};
 use crate::status::Failure;
 
@@ -33,7 +32,7 @@ pub(crate) fn created(call: &Call, object: &mut Value) -> Result<Vec<String>, Fa
 
 /// Checks a change of an object. Returns the warnings.
 pub(crate) fn changed(call: &Call, live: &Value, next: &Value) -> Result<Vec<String>, Failure> {
-    if namespace::is_namespace(call.kind) {
+    if is_namespace(call.kind) {
         return of_namespace(call, live, next);
     }
     if !is_pod(call.kind) {

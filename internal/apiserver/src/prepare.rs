@@ -13,7 +13,7 @@ use crate::call::Call;
 use crate::escalation;
 use crate::fields;
 use crate::node_restriction;
-use crate::object::{self, carry, meta_mut, meta_text};
+use crate::object::{self, ObjectPart, carry, meta_mut, meta_text};
 use crate::pod_security;
 use crate::reserved;
 use crate::rewrite::RewriteDecision;
@@ -27,15 +27,6 @@ const SUFFIX: usize = 5;
 const KEEPS_FIRST_STATUS: [&str; 1] = ["Node"];
 /// Letters that form no words, as in Kubernetes.
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-
-/// The part of an object that a write changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ObjectPart {
-    /// Everything except the status.
-    Main,
-    /// Only the status.
-    Status,
-}
 
 /// How the write's field managers are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use resources::registry::{self, Kind};
 use serde_json::{Value, json};
 use store::{Entry, Store, TransactionView};
 
-use crate::admission::kind_of;
+use crate::core_kinds::kind_of;
 use crate::object::{self, Encoded};
 use crate::refusal::RewriteRefusal;
 use crate::status::Failure;

@@ -10,10 +10,9 @@ use resources::admission::{
 };
 use serde_json::Value;
 
-use crate::admission::kind_of;
 use crate::call::Call;
-use crate::object;
-use crate::prepare::ObjectPart;
+use crate::core_kinds::kind_of;
+use crate::object::{self, ObjectPart};
 use crate::status::Failure;
 
 /// Sets the namespace's queue on an object without one, before the kind's own defaults. On update

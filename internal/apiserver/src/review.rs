@@ -10,8 +10,9 @@ use resources::access::{Caller, RequestAttributes};
 use resources::rbac::compact;
 use serde_json::{Value, json};
 
-use crate::admission::kind_of;
-use crate::call::{AuditNotes, Call};
+use crate::audit::AuditNotes;
+use crate::call::Call;
+use crate::core_kinds::kind_of;
 use crate::discovery::VIRTUAL;
 use crate::path::ResourcePath;
 use crate::request::Params;

@@ -8,8 +8,8 @@ use resources::selector::LabelSelector;
 use serde_json::{Map, Value, json};
 
 use crate::call::Call;
-use crate::object::{self, meta_text};
-use crate::prepare::{self, ObjectPart, Tracking};
+use crate::object::{self, ObjectPart, meta_text};
+use crate::prepare::{self, Tracking};
 use crate::request::{self, BodyFormat};
 use crate::respond;
 use crate::rewrite::{absent, rewrite};

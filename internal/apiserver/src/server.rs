@@ -1,13 +1,10 @@
-//! Owns the server's components and its start: store, schemas, configuration. Other modules handle
-//! requests.
+//! Owns the server's components: store, schemas, configuration, caches, and the connections with
+//! other crates. Other modules handle requests; `router` starts the API.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::middleware::from_fn_with_state;
-use axum::routing::{MethodRouter, any};
 use jiff::Timestamp;
 use parking_lot::RwLock;
 use resources::access::Caller;
@@ -19,17 +16,19 @@ use store::Store;
 
 use crate::audit::Auditor;
 use crate::authority::Authority;
-use crate::decode::ManifestsError;
-use crate::exec::{ExecCounts, ExecOpener, IDLE};
-use crate::impersonation::Users;
-use crate::limits::{SMALL_REQUEST_BYTES, WATCH_RECHECK};
-use crate::logs::LogOpener;
+use crate::decode::{self, ManifestsError};
+use crate::exec_opener::ExecOpener;
+use crate::exec_places::ExecCounts;
+use crate::limits::{SMALL_REQUEST_BYTES, STREAM_IDLE, WATCH_RECHECK};
+use crate::log_opener::LogOpener;
+use crate::node_authorizer::NodeAuthorizer;
 use crate::pod_proxy::PodProxy;
+use crate::priority_classes::PriorityClassCache;
 use crate::request::BodyFormat;
 use crate::usage_source::UsageSource;
+use crate::users::Users;
 use crate::watch_places::WatchPlaces;
 use crate::work_threads::{By, RequestTurns, weight};
-use crate::{admission, bootstrap, client, decode, discovery, dispatch, node_authorizer, openapi};
 
 /// The configuration of the API.
 #[derive(Debug, Clone)]
@@ -62,7 +61,7 @@ impl Default for ApiConfig {
             bookmark_every: Duration::from_secs(60),
             watch_timeout: Duration::from_secs(45 * 60),
             watch_recheck: WATCH_RECHECK,
-            stream_idle: IDLE,
+            stream_idle: STREAM_IDLE,
             pod_security: PodSecurity::default(),
             root_ca: None,
             service_range: None,
@@ -95,8 +94,9 @@ pub(crate) struct Inner {
     /// The open watches.
     pub(crate) watches: WatchPlaces,
     pub(crate) auditor: RwLock<Option<Auditor>>,
-    pub(crate) admission: admission::AdmissionCache,
-    pub(crate) pods_by_node: node_authorizer::AuthorizerCache,
+    pub(crate) priority_classes: PriorityClassCache,
+    /// The rights of nodes.
+    pub(crate) nodes: NodeAuthorizer,
     pub(crate) authority: Authority,
     pub(crate) users: RwLock<Option<Arc<Users>>>,
     /// The queue of large requests.
@@ -105,54 +105,25 @@ pub(crate) struct Inner {
     pub(crate) evictions: tokio::sync::Mutex<()>,
 }
 
-/// The paths of resources and of their discovery.
-const RESOURCE_PATHS: [&str; 6] = [
-    "/api",
-    "/api/",
-    "/api/{*path}",
-    "/apis",
-    "/apis/",
-    "/apis/{*path}",
-];
-
-/// The other paths and their handlers.
-fn other_paths() -> [(&'static str, MethodRouter<ApiServer>); 8] {
-    [
-        ("/version", any(discovery::version)),
-        ("/version/", any(discovery::version)),
-        ("/healthz", any(discovery::healthy)),
-        ("/livez", any(discovery::healthy)),
-        ("/readyz", any(discovery::healthy)),
-        ("/openapi/v2", any(openapi::v2)),
-        ("/openapi/v3", any(openapi::v3_index)),
-        ("/openapi/v3/{*path}", any(openapi::v3)),
-    ]
-}
-
-/// The paths of [`ApiServer::router`], for any method. Path parameters are in braces.
-pub fn paths() -> Vec<&'static str> {
-    let others = other_paths().map(|(path, _)| path);
-    RESOURCE_PATHS.into_iter().chain(others).collect()
-}
-
 /// The resource API. Clones share one server.
 #[derive(Clone)]
 pub struct ApiServer(pub(crate) Arc<Inner>);
 
 impl ApiServer {
-    /// Starts the API over a store and writes the initial objects: namespaces, the default queue,
-    /// the system's priority classes, roles and bindings. Idempotent. Blocks while they are
-    /// written.
+    /// The API over a store, without its initial objects.
     ///
     /// # Errors
-    /// If the kinds' schemas cannot be loaded or the store accepts no writes.
-    pub fn open(store: Store, config: ApiConfig) -> Result<ApiServer, ApiError> {
+    /// If the kinds' schemas cannot be loaded.
+    pub(crate) fn without_objects(
+        store: Store,
+        config: ApiConfig,
+    ) -> Result<ApiServer, SchemaError> {
         let crds: Vec<serde_json::Value> = resources::crds::all()
             .iter()
             .map(|crd| serde_json::to_value(crd).expect("a CustomResourceDefinition is plain data"))
             .collect();
         let schemas = Schemas::load(&crds)?;
-        let server = ApiServer(Arc::new(Inner {
+        Ok(ApiServer(Arc::new(Inner {
             authority: Authority::open(&store),
             users: RwLock::new(None),
             store,
@@ -167,32 +138,9 @@ impl ApiServer {
             auditor: RwLock::new(None),
             large: RequestTurns::default(),
             evictions: tokio::sync::Mutex::new(()),
-            admission: admission::AdmissionCache::default(),
-            pods_by_node: node_authorizer::AuthorizerCache::default(),
-        }));
-        bootstrap::write(&server)?;
-        Ok(server)
-    }
-
-    /// The routes, to be merged with others. An outer layer puts the [`Caller`] into the request's
-    /// extensions; a request without one belongs to the anonymous user, who may read only health
-    /// and version. Another outer layer is [`crate::impersonate`].
-    pub fn router(&self) -> Router {
-        let mut others = Router::new();
-        for (path, handler) in other_paths() {
-            others = others.route(path, handler);
-        }
-        let others = others.route_layer(from_fn_with_state(self.clone(), dispatch::permitted_path));
-        let mut resources = Router::new();
-        for path in RESOURCE_PATHS {
-            resources = resources.route(path, any(dispatch::resources));
-        }
-        resources.merge(others).with_state(self.clone())
-    }
-
-    /// An in-process client for the given caller: no socket, the same rules.
-    pub fn client(&self, caller: Caller) -> kube::Client {
-        client::in_process(self.router(), caller)
+            priority_classes: PriorityClassCache::default(),
+            nodes: NodeAuthorizer::default(),
+        })))
     }
 
     /// Parses the manifests in a YAML text, within the bounds of a request's body and off the

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::admission::kind_of;
 use crate::call::Call;
+use crate::core_kinds::kind_of;
 use crate::object::{self, meta_text};
 use crate::server::ApiServer;
 use crate::status::{Cause, Failure};

@@ -3,11 +3,10 @@
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
-use store::{Options, Store};
 
 use super::*;
 use crate::documents::{changed, damage, damaged};
-use crate::server::ApiConfig;
+use crate::start::start;
 
 /// A server, and what it needs while it lives.
 struct Served {
@@ -17,16 +16,7 @@ struct Served {
 }
 
 static SERVED: LazyLock<Served> = LazyLock::new(|| {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    let entered = runtime.enter();
-    let store = Store::open(directory.path(), Options::default()).unwrap();
-    let server = ApiServer::open(store, ApiConfig::default()).unwrap();
-    drop(entered);
+    let (server, runtime, directory) = start(1);
     Served {
         server,
         _runtime: runtime,

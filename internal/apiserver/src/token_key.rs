@@ -11,7 +11,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Value, json};
 use store::Store;
 
-use crate::admission::kind_of;
+use crate::core_kinds::kind_of;
 use crate::object;
 
 const NAME: &str = "service-account-key";

@@ -4,7 +4,8 @@ use axum::body::Body;
 use http::Response;
 
 use crate::call::Call;
-use crate::prepare::{self, ObjectPart, Tracking};
+use crate::object::ObjectPart;
+use crate::prepare::{self, Tracking};
 use crate::rewrite::rewrite;
 use crate::status::Failure;
 use crate::{decode, request, respond};

@@ -8,16 +8,17 @@
 use std::collections::BTreeMap;
 
 use axum::body::Body;
-use http::request::Parts;
 use http::Response;
+use http::request::Parts;
 use resources::access::{Caller, RequestAttributes};
 use resources::quantity::Quantity;
 use resources::times::seconds;
 use serde_json::{Map, Value, json};
 use store::Entry;
 
-use crate::admission::kind_of;
-use crate::call::{AuditNotes, Call};
+use crate::audit::AuditNotes;
+use crate::call::Call;
+use crate::core_kinds::kind_of;
 use crate::discovery::{MEASURED, Virtual};
 use crate::path::ResourcePath;
 use crate::request::Params;
@@ -25,6 +26,7 @@ use crate::select::ObjectSelection;
 use crate::server::ApiServer;
 use crate::status::Failure;
 use crate::usage_source::{UsageOf, UsageSource};
+use crate::verb::Verb;
 use crate::{list, negotiate, object, respond};
 
 /// The resource of `metrics.k8s.io` that a path is about.

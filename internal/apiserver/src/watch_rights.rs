@@ -13,8 +13,8 @@ use resources::registry::Kind;
 use tokio::time::Instant;
 
 use crate::call::Call;
-use crate::dispatch::{Verb, within};
 use crate::server::ApiServer;
+use crate::verb::{Verb, within};
 
 /// The authorisation of a request that lasts.
 pub(crate) struct Rights {

@@ -67,7 +67,7 @@ pub enum Command {
     Cancel(JobTarget),
     /// Run a command as a job of several replicas, scheduled as one gang
     Run(Run),
-    /// Open a shell in a pod of one's own, with GPUs: creates it the first time, and goes on with it later. After an
+    /// Open a shell in a pod of your own, with GPUs: creates the pod the first time, and continues with it later. After an
     /// idle time (--idle) its GPUs are given back
     Dev(Dev),
     /// Show the allocatable and allocated resources of nodes
@@ -639,7 +639,7 @@ pub enum UpgradeCommand {
     Status(Listing),
     /// Replace the agents' binaries one after another, while pods run on: each agent fetches the binary from the
     /// server, starts it, and goes back if it gets no session within half of the server's --node-grace. The first failure stops the upgrade; the
-    /// same command goes on with it. Agents that a package installed are left out, with the command to upgrade them.
+    /// same command continues it. Agents that a package installed are left out, with the command to upgrade them.
     /// Exit status 1 if the upgrade stopped
     Agents(UpgradeAgents),
     /// Make the upgrade of the server final: the version before can no longer read the store. Refused while the

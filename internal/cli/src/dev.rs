@@ -1,4 +1,4 @@
-//! `muster dev`: a shell in a pod of one's own. The pod is that of a training job with one replica, so that it waits in a
+//! `muster dev`: a shell in a pod of the user's own. The pod is that of a training job with one replica, so that it waits in a
 //! queue, says why it waits, and is suspended and resumed as every job.
 
 use std::io::IsTerminal as _;

@@ -163,7 +163,7 @@ async fn empty(
                 .map(|pod| format!("{}/{}", pod.namespace, pod.name))
                 .collect();
             output::tell(&format!(
-                "node {node:?} stays cordoned and still has these pods: {}; the same command goes on",
+                "node {node:?} stays cordoned and still has these pods: {}; the same command continues",
                 names.join(", ")
             ))?;
             return Ok(CommandOutcome::TimedOut);

@@ -20,7 +20,7 @@ pub async fn team(connection: &ServerConnection, command: TeamCommand) -> Result
         TeamCommand::AddMember { team, user, role } => {
             let role = administration::team::TeamRole::from(role);
             let added = teams.add_member(&team, &user, role).await;
-            added.map_err(told)?;
+            added.map_err(as_error)?;
             output::put_line(&format!("user {user} is {} of team {team}", role.as_str()))?;
         }
         TeamCommand::RemoveMember { team, user } => {
@@ -28,20 +28,20 @@ pub async fn team(connection: &ServerConnection, command: TeamCommand) -> Result
                 Err(problem @ TeamProblem::NoMember { .. }) => {
                     bail!("{problem}; `muster team show {team}` lists the members")
                 }
-                removed => removed.map_err(told)?,
+                removed => removed.map_err(as_error)?,
             }
             output::put_line(&format!("user {user} left team {team}"))?;
         }
         TeamCommand::SetQuota { team, amounts } => {
             let amounts = amounts.into_iter().collect();
-            let namespaces = teams.set_quota(&team, &amounts).await.map_err(told)?;
+            let namespaces = teams.set_quota(&team, &amounts).await.map_err(as_error)?;
             output::put_line(&format!(
                 "quota of team {team} set in {}",
                 namespaces.join(", ")
             ))?;
         }
         TeamCommand::Delete { name, drain } => {
-            let namespaces = teams.delete(&name, drain).await.map_err(told)?;
+            let namespaces = teams.delete(&name, drain).await.map_err(as_error)?;
             output::put_line(&format!(
                 "team {name} deleted; its namespaces stay, with all that is in them: {}",
                 namespaces.join(", ")
@@ -52,7 +52,7 @@ pub async fn team(connection: &ServerConnection, command: TeamCommand) -> Result
 }
 
 /// The error as commands report it: the API's refusals decide the exit status.
-fn told(problem: TeamProblem) -> Error {
+fn as_error(problem: TeamProblem) -> Error {
     match problem {
         TeamProblem::Missing(team) => failure::not_found(format!(
             "there is no team {team:?}\n  `muster team list` lists the teams"
@@ -84,7 +84,7 @@ async fn create(teams: &Teams, new: arguments::NewTeam) -> Result<()> {
         quota: new.quota.into_iter().collect(),
         members,
     };
-    teams.create(&new).await.map_err(told)?;
+    teams.create(&new).await.map_err(as_error)?;
     output::put_line(&format!(
         "team {0} created: queue {0}, {1} member(s), namespace(s) {2}",
         new.name,
@@ -95,22 +95,22 @@ async fn create(teams: &Teams, new: arguments::NewTeam) -> Result<()> {
 
 async fn list(teams: &Teams) -> Result<()> {
     let mut table = Table::new(["TEAM", "NAMESPACES", "MEMBERS"]);
-    for (team, namespaces) in teams.list().await.map_err(told)? {
-        let members = teams.members(&team, &namespaces).await.map_err(told)?;
+    for (team, namespaces) in teams.list().await.map_err(as_error)? {
+        let members = teams.members(&team, &namespaces).await.map_err(as_error)?;
         table.row([team, namespaces.join(","), members.len().to_string()]);
     }
     output::put(&table.render())
 }
 
 async fn show(teams: &Teams, team: &str) -> Result<()> {
-    let namespaces = teams.namespaces(team).await.map_err(told)?;
-    let members = teams.members(team, &namespaces).await.map_err(told)?;
+    let namespaces = teams.namespaces(team).await.map_err(as_error)?;
+    let members = teams.members(team, &namespaces).await.map_err(as_error)?;
     output::put_line(&format!("Name:       {team}"))?;
     output::put_line(&format!("Namespaces: {}", namespaces.join(", ")))?;
     output::put_line(&format!(
         "Queue:      {team} (`muster queue {team}` shows it)"
     ))?;
-    for (namespace, amounts) in teams.quotas(team, &namespaces).await.map_err(told)? {
+    for (namespace, amounts) in teams.quotas(team, &namespaces).await.map_err(as_error)? {
         let amounts = amounts.iter();
         let amounts = amounts.map(|(name, used, most)| format!("{name} {used} of {most}"));
         let amounts: Vec<String> = amounts.collect();

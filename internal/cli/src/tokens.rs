@@ -30,14 +30,14 @@ pub async fn token(connection: &ServerConnection, command: TokenCommand) -> Resu
                 .await?;
             let secret = answer["token"].as_str().unwrap_or_default();
             output::put_line(secret)?;
-            let whom = match (&node, uses) {
+            let grant = match (&node, uses) {
                 (Some(node), 1) => format!("for node {node:?}, once"),
                 (Some(node), _) => format!("for node {node:?}, {uses} times"),
                 (None, 1) => "for one node, once".to_string(),
                 (None, _) => format!("for {uses} joins"),
             };
             let server = reachable(answer["server"].as_str(), &connection.server);
-            eprintln!("valid for {minutes} min, {whom}");
+            eprintln!("valid for {minutes} min, {grant}");
             eprintln!("{}", join_commands(server, secret));
         }
         TokenCommand::List => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use scheduler::Config as SchedulerConfig;
 
-use crate::jobs;
+use crate::job_kind::JobKind;
 
 /// The context of every control loop.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub struct Config {
     /// creates from a template without `schedulerName` gets the first of the names.
     pub scheduler: SchedulerConfig,
     /// The kinds of jobs to control; other kinds belong to other operators.
-    pub jobs: BTreeSet<jobs::JobKind>,
+    pub jobs: BTreeSet<JobKind>,
     /// Whether to run the loops that Kubernetes' own controllers and kubelets run in a cluster:
     /// garbage collection, namespaces, endpoints, claims, node life cycle, disruption budget
     /// statuses.

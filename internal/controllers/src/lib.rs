@@ -7,6 +7,7 @@ mod control_loop;
 pub mod core_controllers;
 pub mod event_recorder;
 mod inert_kinds;
+mod job_kind;
 pub mod jobs;
 mod key;
 pub mod lead;

@@ -1,12 +1,10 @@
 //! Retries: the growing wait before an interrupted watch is started again, a task that is aborted
 //! when its owner drops it, and the containment of a panic over one object.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use futures::FutureExt as _;
 use kube::runtime::utils::Backoff;
+use supervisor::{Panicked, contained};
 use tokio::task::{JoinError, JoinSet};
 
 /// The first wait.
@@ -61,45 +59,28 @@ pub(crate) fn panicked_note(panic: &str) -> String {
     )
 }
 
-/// Decides about one object; if that panics, the result is the panic's message. The caller must
-/// discard all state that `decide` may have changed in part.
-pub(crate) fn caught<T>(decide: impl FnOnce() -> T) -> Result<T, Panicked> {
-    catch_unwind(AssertUnwindSafe(decide)).map_err(|panic| Panicked(panic_message(&*panic)))
-}
-
 /// Does the work about one object. A panic becomes an ordinary error, which the loop logs and
 /// retries.
 pub(crate) async fn guarded<T>(work: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
-    match AssertUnwindSafe(work).catch_unwind().await {
-        Ok(outcome) => outcome,
-        Err(panic) => {
-            let panicked = Panicked(panic_message(&*panic));
-            Err(kube::Error::Service(panicked.into()))
-        }
-    }
+    contained(work)
+        .await
+        .unwrap_or_else(|panic| Err(kube::Error::Service(PanickedWork(panic).into())))
 }
 
 /// The error of work that panicked.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[error("panicked: {0}")]
-pub(crate) struct Panicked(pub(crate) String);
+struct PanickedWork(Panicked);
 
 /// The panic's message, if the work failed by a panic.
 pub(crate) fn panic_in(error: &kube::Error) -> Option<&str> {
     match error {
         kube::Error::Service(error) => {
-            let panicked = error.downcast_ref::<Panicked>()?;
-            Some(&panicked.0)
+            let panicked = error.downcast_ref::<PanickedWork>()?;
+            Some(panicked.0.message())
         }
         _ => None,
     }
-}
-
-/// The message of a panic.
-pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("the panic has no message").to_owned()
 }
 
 #[cfg(test)]
@@ -123,15 +104,6 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_over_one_object_is_its_own_error() {
-        assert_eq!(caught(|| 5), Ok(5));
-        assert_eq!(
-            caught(|| -> u8 { panic!("at {}", 7) }),
-            Err(Panicked("at 7".to_owned()))
-        );
-        assert_eq!(
-            caught(|| -> u8 { panic!("plain") }),
-            Err(Panicked("plain".to_owned()))
-        );
         let did =
             |number: Option<u8>| async move { Ok::<u8, kube::Error>(number.expect("over it")) };
         assert_eq!(guarded(did(Some(5))).await.unwrap(), 5);

@@ -181,7 +181,7 @@ fn gpus_of(
                 })
         })
         .collect::<Result<Vec<_>, _>>()?;
-    let asked = asked(container).into_iter();
+    let asked = requested_counts(container).into_iter();
     for (resource, asked) in asked.filter(|(resource, _)| is_nvidias(resource)) {
         let got = given.get(&resource).map_or(0, Vec::len);
         if asked > got {
@@ -212,7 +212,7 @@ pub fn limits(container: &Container) -> BTreeSet<String> {
 }
 
 /// How many of each resource a container requests, if that is a whole number.
-fn asked(container: &Container) -> BTreeMap<String, usize> {
+fn requested_counts(container: &Container) -> BTreeMap<String, usize> {
     let resources = container.resources.as_ref();
     let lists = resources.map(|all| [all.requests.as_ref(), all.limits.as_ref()]);
     let lists = lists.into_iter().flatten().flatten().flatten();
@@ -239,7 +239,7 @@ fn others_of(
 ) -> Result<vendors::ContainerDevices, vendors::VendorAllocationError> {
     let mut given = given(pod, container);
     given.retain(|resource, _| !is_nvidias(resource));
-    let asked = asked(container);
+    let asked = requested_counts(container);
     vendors::equipment(&machine.described, &container.name, &asked, &given)
 }
 

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The largest message that is read, in bytes.
 pub(crate) const MESSAGE_MAX: usize = 65_535;
 
-/// Asks one resolver after the other; none if no one answers.
+/// Asks one resolver after the other; none if none of them answers.
 pub(crate) async fn ask(
     resolvers: &[IpAddr],
     question: &[u8],

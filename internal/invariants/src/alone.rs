@@ -1,29 +1,11 @@
 //! Exclusive resources: GPUs that a container can use with no other device, and resources whose
 //! devices are shared so. A container gets at most one of them. Read anew from the objects.
 
-use std::collections::BTreeSet;
-
-use k8s_openapi::api::core::v1 as k8s;
-use resources::amounts::Amounts;
 use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
 
-use crate::cluster::{ClusterAccount, NodeFacts, PodFacts};
-use crate::{Invariant, ProposedBind, Violation};
-
-/// The resources, except GPUs, of which one of the pod's containers requests more than one.
-pub(crate) fn several(spec: &k8s::PodSpec) -> Vec<String> {
-    let inits = spec.init_containers.iter().flatten();
-    let resources = (spec.containers.iter().chain(inits)).filter_map(|it| it.resources.as_ref());
-    let lists = resources.flat_map(|all| [all.requests.as_ref(), all.limits.as_ref()]);
-    let mut names = BTreeSet::new();
-    for list in lists.flatten() {
-        let amounts = Amounts::from_k8s(list);
-        let counted = list.keys().filter(|name| name.contains('/'));
-        let others = counted.filter(|name| *name != NVIDIA_GPU);
-        names.extend(others.filter(|name| amounts.get(name) > 1).cloned());
-    }
-    names.into_iter().collect()
-}
+use crate::cluster::{ClusterAccount, PodFacts};
+use crate::node_facts::NodeFacts;
+use crate::violation::{Invariant, ProposedBind, Violation};
 
 /// Why a bind gives a container more than one exclusive device; one entry for each container and
 /// resource.

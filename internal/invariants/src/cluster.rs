@@ -3,7 +3,6 @@
 //! as the objects that the plan touches.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use k8s_openapi::api::core::v1 as k8s;
 use resources::amounts::{Amounts, pod_requests};
@@ -12,53 +11,14 @@ use resources::kinds::{PodGroup, Queue};
 use resources::names;
 use resources::quantity::Quantity;
 
-use crate::ProposedBind;
-use crate::alone;
 use crate::constraints::Demands;
-use crate::gpus::{self, GpuRequest};
+use crate::gpu_request::{self, GpuRequest};
+use crate::node_facts::NodeFacts;
 use crate::products::{self, GpuNeeds};
-
-/// A pod's namespace and name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PodId {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-impl fmt::Display for PodId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
+use crate::violation::{PodId, ProposedBind};
 
 /// A gang: the PodGroup's namespace and name; a pod without a PodGroup has no gang.
 pub(crate) type GroupId = (String, String);
-
-pub(crate) struct NodeFacts {
-    pub(crate) allocatable: Amounts,
-    pub(crate) labels: BTreeMap<String, String>,
-    pub(crate) taints: Vec<k8s::Taint>,
-    pub(crate) cordoned: bool,
-    pub(crate) not_ready: bool,
-    /// Device id to health; none if devices are only counted.
-    pub(crate) devices: Option<BTreeMap<String, bool>>,
-    /// Exclusive GPUs: a container can use no other device beside one of these.
-    pub(crate) alone: BTreeSet<String>,
-    /// Resources of which a container gets at most one.
-    pub(crate) one_at_most: BTreeSet<String>,
-    /// The memory of each GPU in MiB, if known.
-    pub(crate) gpu_memory: Option<i64>,
-    /// Slices of its GPUs and other vendors' devices by id: their resource, and whether they may be
-    /// allocated.
-    pub(crate) listed: BTreeMap<String, (String, bool)>,
-    /// The words of each product name among its GPUs.
-    pub(crate) products: BTreeSet<Vec<String>>,
-    /// The least compute capability and the oldest driver among them.
-    pub(crate) compute: Option<Vec<u64>>,
-    pub(crate) driver: Option<Vec<u64>>,
-}
 
 pub(crate) struct PodFacts {
     pub(crate) uid: String,
@@ -156,11 +116,13 @@ impl ClusterAccount {
         );
         let (compute, driver) = products::versions(labels, listed);
         let facts = NodeFacts {
-            gpu_memory: gpus::memory(node, listed),
+            gpu_memory: gpu_request::memory(node, listed),
             products: products::products(labels, listed),
             compute,
             driver,
-            allocatable: gpus::with_shared(allocatable.map(Amounts::from_k8s).unwrap_or_default()),
+            allocatable: gpu_request::with_shared(
+                allocatable.map(Amounts::from_k8s).unwrap_or_default(),
+            ),
             labels: node.metadata.labels.clone().unwrap_or_default(),
             taints: spec.taints.unwrap_or_default(),
             cordoned: spec.unschedulable.unwrap_or(false),
@@ -236,7 +198,7 @@ impl ClusterAccount {
             uid: meta.uid.clone().unwrap_or_default(),
             gpus: GpuRequest::read(meta, &mut requests),
             needs: GpuNeeds::read(meta),
-            several: alone::several(spec),
+            several: several(spec),
             charged: 0,
             requests,
             group: said(names::GROUP_NAME).map(|group| (id.namespace.clone(), group)),
@@ -480,4 +442,19 @@ fn take_out<K: Ord>(index: &mut BTreeMap<K, BTreeSet<PodId>>, key: &K, id: &PodI
             index.remove(key);
         }
     }
+}
+
+/// The resources, except GPUs, of which one of the pod's containers requests more than one.
+fn several(spec: &k8s::PodSpec) -> Vec<String> {
+    let inits = spec.init_containers.iter().flatten();
+    let resources = (spec.containers.iter().chain(inits)).filter_map(|it| it.resources.as_ref());
+    let lists = resources.flat_map(|all| [all.requests.as_ref(), all.limits.as_ref()]);
+    let mut names = BTreeSet::new();
+    for list in lists.flatten() {
+        let amounts = Amounts::from_k8s(list);
+        let counted = list.keys().filter(|name| name.contains('/'));
+        let others = counted.filter(|name| *name != names::NVIDIA_GPU);
+        names.extend(others.filter(|name| amounts.get(name) > 1).cloned());
+    }
+    names.into_iter().collect()
 }

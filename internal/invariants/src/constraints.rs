@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1 as k8s;
 use resources::names;
 
-use crate::cluster::NodeFacts;
+use crate::node_facts::NodeFacts;
 
 /// A pod's node constraints, extracted from its spec: a whole spec for each pod would be most of
 /// the account's size.

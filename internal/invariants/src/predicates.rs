@@ -7,10 +7,10 @@ use resources::names::{GPU_OF_MODEL, GPU_SHARED, NVIDIA_GPU};
 use resources::quantity::Quantity;
 
 use crate::alone;
-use crate::cluster::{ClusterAccount, GroupId, PodFacts, PodId};
+use crate::cluster::{ClusterAccount, GroupId, PodFacts};
 use crate::constraints::forbidden;
 use crate::gpus;
-use crate::{Invariant, ProposedBind, Violation};
+use crate::violation::{Invariant, PodId, ProposedBind, Violation};
 
 /// Returns the violations of the binds. `before` is the cluster without them. A violation counts
 /// only if a bind contributes to it; existing faults are not attributed to the binds.

@@ -8,7 +8,7 @@ use resources::devices::GpuDevice;
 use resources::names;
 use resources::quantity::Quantity;
 
-use crate::cluster::NodeFacts;
+use crate::node_facts::NodeFacts;
 
 /// The words of a name, in capitals.
 pub(crate) fn words(name: &str) -> Vec<String> {

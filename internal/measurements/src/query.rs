@@ -1,7 +1,7 @@
 //! Questions: which series, from when until when, in which steps.
 
-use jiff::tz::TimeZone;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
+use resources::query_time::{self, DAYS, HOURS, MINUTES, SECONDS, TimeUnit};
 
 use crate::columns::BUCKET;
 use crate::retention::{COARSE_FOR_DAYS, FINE_FOR_HOURS};
@@ -16,6 +16,9 @@ pub const POINTS_MAX: i64 = 6000;
 const POINTS_USUAL: i64 = 400;
 /// The steps that are chosen for a question without one, in seconds.
 const STEPS: [i64; 9] = [15, 60, 300, 900, 1800, 3600, 7200, 21_600, 86_400];
+
+/// The units of a question's durations.
+const UNITS: [TimeUnit; 4] = [SECONDS, MINUTES, HOURS, DAYS];
 
 /// Why a question cannot be answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -188,40 +191,16 @@ impl HistoryQuery {
 
 /// A duration of whole ticks, in seconds.
 fn seconds(text: &str) -> Option<i64> {
-    let seconds = duration(text)?;
+    let seconds = query_time::duration(text, &UNITS)?;
     (seconds > 0 && seconds % TICK == 0).then_some(seconds)
-}
-
-/// `30s`, `5m`, `12h` or `7d`, in seconds.
-fn duration(text: &str) -> Option<i64> {
-    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let unit = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => HOUR,
-        "d" => 24 * HOUR,
-        _ => return None,
-    };
-    let number: u32 = number.parse().ok()?;
-    Some(i64::from(number) * unit)
 }
 
 /// A date at its beginning, a time, or a duration before now.
 fn time(field: &'static str, value: &str, now: Timestamp) -> Result<Timestamp, HistoryQueryError> {
-    let wrong = || HistoryQueryError::Time {
+    query_time::point(value, &UNITS, now).ok_or_else(|| HistoryQueryError::Time {
         field,
         value: value.to_owned(),
-    };
-    if let Ok(time) = value.parse::<Timestamp>() {
-        return Ok(time);
-    }
-    if let Ok(date) = value.parse::<jiff::civil::Date>() {
-        let start = date.to_zoned(TimeZone::UTC);
-        return start.map(|start| start.timestamp()).map_err(|_| wrong());
-    }
-    let before = duration(value).ok_or_else(wrong)?;
-    now.checked_sub(SignedDuration::from_secs(before))
-        .map_err(|_| wrong())
+    })
 }
 
 #[cfg(test)]

@@ -29,6 +29,6 @@ pub use claims::Claims;
 pub use error::OidcError;
 pub use flow::{Begun, Callback, Finished, Oidc, Person, explain};
 pub use limits::{ANSWER_MAX, CLOCK_SKEW, NEXT_PAGE_MAX, PATIENCE, SIGN_IN_TTL};
-pub use mapping::{Granted, Mapping, MappingError, RoleGrant, RuleHit, TeamRole};
+pub use mapping::{Granted, Mapping, MappingError, RoleGrant, RuleHit, RuleProblem, TeamRole};
 pub use provider::{Exchange, ExchangeError};
 pub use settings::{ClientSecret, OidcSettings, SettingsError};

@@ -88,7 +88,7 @@ pub enum MappingError {
         /// The rule's place, from 1.
         rule: usize,
         /// The problem and the valid form.
-        problem: String,
+        problem: RuleProblem,
     },
     /// There is no rule.
     #[error("it has no rule, so that no user could sign in; add a [[rule]]")]
@@ -96,6 +96,54 @@ pub enum MappingError {
     /// Too many rules.
     #[error("it has {0} rules; use at most {RULES_MAX}")]
     TooManyRules(usize),
+}
+
+/// The form of a rule's namespaces.
+const NAMESPACES_FORM: &str = "write namespaces = \"all\", or namespaces = [\"NAME\", ...]";
+
+/// Why a rule of a mapping is invalid.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RuleProblem {
+    /// A team has an invalid name.
+    #[error("team = {0:?}: write the name of a team")]
+    TeamName(String),
+    /// Too many teams.
+    #[error("team: it has {0} names; use at most {TEAMS_PER_USER_MAX}")]
+    TooManyTeams(usize),
+    /// A role in teams, but no team.
+    #[error("team-role: it needs team; add the team's name")]
+    TeamRoleAlone,
+    /// Neither a role nor a team.
+    #[error("it gives nothing; add role with namespaces, or team")]
+    GivesNothing,
+    /// No condition, or several.
+    #[error(
+        "it needs one condition: group = \"NAME\", or claim = \"NAME\" with value = \"VALUE\", or everyone = true"
+    )]
+    Condition,
+    /// A field without a name.
+    #[error("{0}: it is empty; write at least one name")]
+    EmptyField(&'static str),
+    /// Namespaces, but no role.
+    #[error("namespaces: it needs role; add the role")]
+    NamespacesAlone,
+    /// A role, but no namespaces.
+    #[error("role: it needs namespaces; {NAMESPACES_FORM}")]
+    RoleAlone,
+    /// An administrator's role with namespaces.
+    #[error(
+        "role = \"admin\": an administrator has this role in all namespaces; leave namespaces out"
+    )]
+    AdminNamespaces,
+    /// One word that is not `all`.
+    #[error("namespaces = {0:?}: {NAMESPACES_FORM}")]
+    NamespacesForm(String),
+    /// Too many namespaces.
+    #[error("namespaces: it has {0} names; use at most {NAMESPACES_MAX}")]
+    TooManyNamespaces(usize),
+    /// A namespace has an invalid name.
+    #[error("namespaces: {0:?} is no name of a namespace; use lower-case letters, digits and '-'")]
+    NamespaceName(String),
 }
 
 #[derive(Deserialize)]
@@ -266,23 +314,20 @@ impl Rule {
     }
 }
 
-fn rule(entry: RuleEntry) -> Result<Rule, String> {
+fn rule(entry: RuleEntry) -> Result<Rule, RuleProblem> {
     let role = role_of(entry.role, entry.namespaces)?;
     let teams = entry.team.map(OneOrMore::into_set).unwrap_or_default();
     if let Some(wrong) = teams.iter().find(|name| !is_dns_label(name)) {
-        return Err(format!("team = {wrong:?}: write the name of a team"));
+        return Err(RuleProblem::TeamName(wrong.clone()));
     }
     if teams.len() > TEAMS_PER_USER_MAX {
-        let count = teams.len();
-        return Err(format!(
-            "team: it has {count} names; use at most {TEAMS_PER_USER_MAX}"
-        ));
+        return Err(RuleProblem::TooManyTeams(teams.len()));
     }
     if entry.team_role.is_some() && teams.is_empty() {
-        return Err("team-role: it needs team; add the team's name".to_owned());
+        return Err(RuleProblem::TeamRoleAlone);
     }
     if role.is_none() && teams.is_empty() {
-        return Err("it gives nothing; add role with namespaces, or team".to_owned());
+        return Err(RuleProblem::GivesNothing);
     }
     let condition = match (entry.group, entry.claim, entry.value, entry.everyone) {
         (Some(group), None, None, false) => Condition::Group(filled("group", group)?),
@@ -290,12 +335,7 @@ fn rule(entry: RuleEntry) -> Result<Rule, String> {
             Condition::Claim(claim, filled("value", value)?)
         }
         (None, None, None, true) => Condition::Everyone,
-        _ => {
-            return Err(
-                "it needs one condition: group = \"NAME\", or claim = \"NAME\" with value = \"VALUE\", or everyone = true"
-                    .to_owned(),
-            );
-        }
+        _ => return Err(RuleProblem::Condition),
     };
     Ok(Rule {
         condition,
@@ -305,10 +345,10 @@ fn rule(entry: RuleEntry) -> Result<Rule, String> {
     })
 }
 
-fn filled(field: &str, values: OneOrMore) -> Result<BTreeSet<String>, String> {
+fn filled(field: &'static str, values: OneOrMore) -> Result<BTreeSet<String>, RuleProblem> {
     let values = values.into_set();
     match values.is_empty() || values.contains("") {
-        true => Err(format!("{field}: it is empty; write at least one name")),
+        true => Err(RuleProblem::EmptyField(field)),
         false => Ok(values),
     }
 }
@@ -316,37 +356,26 @@ fn filled(field: &str, values: OneOrMore) -> Result<BTreeSet<String>, String> {
 fn role_of(
     role: Option<UserRole>,
     namespaces: Option<OneOrMore>,
-) -> Result<Option<RoleGrant>, String> {
-    let form = "write namespaces = \"all\", or namespaces = [\"NAME\", ...]";
+) -> Result<Option<RoleGrant>, RuleProblem> {
     let (role, namespaces) = match (role, namespaces) {
         (None, None) => return Ok(None),
-        (None, Some(_)) => return Err("namespaces: it needs role; add the role".to_owned()),
+        (None, Some(_)) => return Err(RuleProblem::NamespacesAlone),
         // An administrator has its role everywhere.
         (Some(UserRole::Admin), None) => (UserRole::Admin, None),
-        (Some(_), None) => return Err(format!("role: it needs namespaces; {form}")),
+        (Some(_), None) => return Err(RuleProblem::RoleAlone),
         (Some(role), Some(OneOrMore::One(word))) if word == "all" => (role, None),
-        (Some(UserRole::Admin), Some(_)) => {
-            return Err(
-                "role = \"admin\": an administrator has this role in all namespaces; leave namespaces out"
-                    .to_owned(),
-            );
-        }
+        (Some(UserRole::Admin), Some(_)) => return Err(RuleProblem::AdminNamespaces),
         (Some(_), Some(OneOrMore::One(word))) => {
-            return Err(format!("namespaces = {word:?}: {form}"));
+            return Err(RuleProblem::NamespacesForm(word));
         }
         (Some(role), Some(OneOrMore::More(names))) => (role, Some(names)),
     };
     if let Some(names) = &namespaces {
         if names.len() > NAMESPACES_MAX {
-            let count = names.len();
-            return Err(format!(
-                "namespaces: it has {count} names; use at most {NAMESPACES_MAX}"
-            ));
+            return Err(RuleProblem::TooManyNamespaces(names.len()));
         }
         if let Some(wrong) = names.iter().find(|name| !is_dns_label(name)) {
-            return Err(format!(
-                "namespaces: {wrong:?} is no name of a namespace; use lower-case letters, digits and '-'"
-            ));
+            return Err(RuleProblem::NamespaceName(wrong.clone()));
         }
     }
     Ok(Some(RoleGrant { role, namespaces }))

@@ -23,7 +23,7 @@ const PER_USER_MAX: usize = 64;
 /// The most openings; a further one ends the oldest.
 const ALL_MAX: usize = 8192;
 
-/// A port that somebody opened, and the sign-in by which they did.
+/// A port that a user opened, and the sign-in with which the user did so.
 #[derive(Clone)]
 pub struct Opening {
     /// The port, by its number.

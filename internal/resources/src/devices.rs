@@ -327,9 +327,42 @@ pub fn inventory(annotations: Option<&BTreeMap<String, String>>) -> Option<NodeI
         .and_then(|text| serde_json::from_str(text).ok())
 }
 
+/// Whether a resource is whole GPUs, of any vendor: `nvidia.com/gpu`, `amd.com/gpu`.
+#[must_use]
+pub fn is_whole_gpu(resource: &str) -> bool {
+    resource.ends_with("/gpu")
+}
+
+/// Whether a resource is GPUs or parts of them, of any vendor: also shares (`nvidia.com/gpu.shared`) and MIG slices.
+#[must_use]
+pub fn is_gpu_or_part(resource: &str) -> bool {
+    resource.contains('/') && resource.contains("gpu") || resource.contains("/mig-")
+}
+
+/// Whether a resource is RDMA network cards. All other devices that pods get are accelerators.
+#[must_use]
+pub fn is_network_card(resource: &str) -> bool {
+    resource.starts_with("rdma/")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_of_a_resource_says_whether_it_is_gpus_or_network_cards() {
+        let kinds = |name: &str| {
+            let kinds = [is_whole_gpu, is_gpu_or_part, is_network_card];
+            kinds.map(|is| is(name))
+        };
+        assert_eq!(kinds("nvidia.com/gpu"), [true, true, false]);
+        assert_eq!(kinds("amd.com/gpu"), [true, true, false]);
+        assert_eq!(kinds("nvidia.com/gpu.shared"), [false, true, false]);
+        assert_eq!(kinds("nvidia.com/mig-1g.10gb"), [false, true, false]);
+        assert_eq!(kinds("rdma/hca"), [false, false, true]);
+        assert_eq!(kinds("habana.ai/gaudi"), [false; 3]);
+        assert_eq!(kinds("gpu"), [false; 3]);
+    }
 
     #[test]
     fn chosen_devices_are_read_from_the_annotation_and_nonsense_is_none() {

@@ -111,6 +111,9 @@ pub const RUNTIME_CRI: &str = "muster.io/runtime.cri";
 /// Node label (`true` or `false`): an administrator permits pods that name an image to run their commands on the host.
 pub const RUNTIME_HOST_IMAGES: &str = "muster.io/runtime.host-images";
 
+/// The API group of roles and bindings.
+pub const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
+
 /// Extended resource: NVIDIA GPUs by count.
 pub const NVIDIA_GPU: &str = "nvidia.com/gpu";
 /// The prefix of resources that are GPU slices (MIG), by profile: `nvidia.com/mig-1g.10gb`.
@@ -183,7 +186,7 @@ pub const USER_LIMIT: &str = "muster.io/user-limit";
 /// Annotation or label on a PodGroup or pod: the user it runs for.
 pub const USER: &str = "muster.io/user";
 /// The annotation by which a cancelled job names the user that cancelled it. A cancelled job is suspended; its record
-/// stays until somebody deletes it.
+/// stays until a user deletes it.
 pub const CANCELLED_BY: &str = "muster.io/cancelled-by";
 /// The annotation by which a job that a policy cancelled says why; the rest of a sentence after "because".
 pub const CANCELLED_BECAUSE: &str = "muster.io/cancelled-because";

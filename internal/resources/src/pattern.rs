@@ -7,17 +7,22 @@ const SIZE_MAX: usize = 256 * 1024;
 /// The deepest nesting of groups.
 const NEST_MAX: u32 = 32;
 
+/// Why a text is no expression, or that it needs too much memory, in one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PatternError(String);
+
 /// Compiles an expression.
 ///
 /// # Errors
-/// Why the text is no expression, or that it needs too much memory, in one line.
-pub fn compile(pattern: &str) -> Result<Regex, String> {
+/// The text is no expression, or it needs too much memory.
+pub fn compile(pattern: &str) -> Result<Regex, PatternError> {
     let mut builder = RegexBuilder::new(pattern);
     let built = builder.size_limit(SIZE_MAX).nest_limit(NEST_MAX).build();
     built.map_err(|error| {
         let text = error.to_string();
         let line = text.lines().next_back().unwrap_or_default();
-        line.trim_start_matches("error: ").to_owned()
+        PatternError(line.trim_start_matches("error: ").to_owned())
     })
 }
 
@@ -33,7 +38,7 @@ mod tests {
                 .is_match("with exit code 2.")
         );
         for wrong in ["(", "a{1000}{1000}", &"(".repeat(200)] {
-            let error = compile(wrong).unwrap_err();
+            let error = compile(wrong).unwrap_err().to_string();
             assert!(!error.is_empty() && !error.contains('\n'), "{error}");
         }
     }

@@ -7,7 +7,6 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{Cgroup, HierarchyLayout};
-use crate::shim::probe::ProbeReply;
 use crate::spec::{DevicePolicy, ResourceLimits};
 
 /// What an administrator does about a node that can't isolate pods ([`Capabilities::unfit`]).
@@ -38,6 +37,17 @@ impl fmt::Display for Support {
             Support::No(why) => write!(f, "no: {why}"),
         }
     }
+}
+
+/// What the shim found out by trying, as JSON on its standard output.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ProbeReply {
+    /// Mount, UTS and IPC namespaces, and mounts in them.
+    pub namespaces: Support,
+    /// All that holds a container, as [`crate::spec::Isolation`] describes it, but for what follows.
+    pub isolation: Support,
+    /// Showing a container the host's files read-only.
+    pub read_only_host: Support,
 }
 
 /// What containers run as processes get on this machine. Where something is missing they

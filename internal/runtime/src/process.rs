@@ -27,12 +27,11 @@ pub use attach::{AttachInput, AttachOutput, AttachSession};
 pub use commands::{ExecOutcome, Stats};
 pub use interactive::{ExecCommand, ExecInput, ExecOutput, ExecSession, Terminal};
 
-use crate::capabilities::{Capabilities, Support};
+use crate::capabilities::{Capabilities, ProbeReply, Support};
 use crate::cgroup::HierarchyLayout;
 use crate::environment::SERVICE_MANAGER_VARIABLES;
 use crate::error::RuntimeError;
 use crate::logs::{LogRead, read_logs};
-use crate::shim::probe::ProbeReply;
 use crate::shim::supervise::{CGROUP_PARENT, DEFAULT_CGROUP_PARENT};
 use crate::shim::{STAGE, STAGE_PROBE};
 use crate::spec::{ContainerId, ContainerSpec};

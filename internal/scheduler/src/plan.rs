@@ -517,7 +517,7 @@ impl Scheduler {
         });
         let next = match gang {
             Some(need) => NextGang::Needs(need),
-            None => NextGang::Nobody,
+            None => NextGang::NoGang,
         };
         turns.seat(&self.queues, at, next);
     }

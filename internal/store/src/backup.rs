@@ -21,10 +21,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Buf as _, Bytes};
 
+use crate::backup_file::BackupFile;
 use crate::codec::{self, StoreState};
-use crate::disk::{DiskStore, part_count};
+use crate::disk::DiskStore;
 use crate::entry::{Entry, Revision};
 use crate::error::BackupError;
+use crate::layout::part_count;
 use crate::memory::{ObjectChanges, Objects};
 use crate::options::Options;
 use crate::sealed::{Opener, Seal, Sealer};
@@ -60,15 +62,6 @@ pub struct BackupSummary {
     pub revision: Revision,
     /// The number of objects.
     pub objects: u64,
-}
-
-/// A file that a backup contains in addition to the objects.
-#[derive(Clone, PartialEq, Eq)]
-pub struct BackupFile {
-    /// The file's name, without a directory.
-    pub name: String,
-    /// The file's content.
-    pub content: Vec<u8>,
 }
 
 /// What a backup contains in addition to the objects, and how it is protected.

@@ -11,9 +11,10 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::codec::{self, StoreState};
-use crate::disk::{DiskStore, panic_text, part_count};
+use crate::disk::{DiskStore, panic_text};
 use crate::entry::{Entry, EntryMeta, Event, EventKind, Revision};
 use crate::error::{CommitError, StoreError};
+use crate::layout::part_count;
 use crate::memory::{FlushedState, ObjectChanges, Objects, SharedState, overlaid};
 use crate::quarantine;
 use crate::space::DiskRoom;

@@ -9,14 +9,7 @@
 //! revision, the number of objects and the digest reveal a remaining loss, and the store then
 //! refuses to open.
 //!
-//! One sled tree contains everything, so that a group is one atomic batch:
-//!
-//! - `o` + key + part number: an object's record
-//! - `e` + first revision + part number: the events of one group
-//! - `m`: the store's own state
-//!
-//! Records are cut into parts so that no page of sled's exceeds the size that sled keeps in its
-//! log; sled writes larger pages to files that it does not sync.
+//! `layout` has the records' keys.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -28,9 +21,10 @@ use std::time::Duration;
 
 use crate::codec::{self, StoreState};
 use crate::entry::{Entry, Event, Revision};
-use crate::error::{OpenError, StoreError};
+use crate::error::{OpenError, StoreError, damaged, io_error};
+use crate::layout::{STATE, history_key, object_key, part_count, parts};
 use crate::load::{DamageEffect, HistoryRecord, LoadOutcome, Loading, Repair};
-use crate::memory::{ObjectChanges, Objects};
+use crate::memory::{Loaded, ObjectChanges, Objects};
 use crate::options::Options;
 use crate::quarantine::{self, Quarantined};
 use crate::space::{DiskRoom, Space};
@@ -40,13 +34,6 @@ const LOCK_FILE: &str = "lock";
 const ACKNOWLEDGED_FILE: &str = "acknowledged";
 const SLED_DIR: &str = "sled";
 
-pub(crate) const OBJECT: u8 = b'o';
-pub(crate) const HISTORY: u8 = b'e';
-pub(crate) const STATE: &[u8] = b"m";
-
-/// The maximum number of bytes in one sled value. A leaf has at most 17 values, and a leaf larger
-/// than a quarter of a segment leaves the log: 17 * 24 KiB < 2 MiB / 4.
-const PART_MAX: usize = 24 << 10;
 const SEGMENT_BYTES: usize = 2 << 20;
 /// How often sled reclaims overwritten space. Commits do not wait for it: they flush explicitly.
 const RECLAIM_EVERY_MS: u64 = 500;
@@ -54,17 +41,6 @@ const RECLAIM_EVERY_MS: u64 = 500;
 /// How often, and at which interval, the store retries to take sled's lock.
 const SLED_LOCK_TRIES: u32 = 200;
 const SLED_LOCK_WAIT: Duration = Duration::from_millis(10);
-
-/// The state that was read from disk.
-pub(crate) struct Loaded {
-    pub(crate) objects: Objects,
-    pub(crate) events: Vec<Event>,
-    pub(crate) state: StoreState,
-    /// Damaged records whose keys are quarantined.
-    pub(crate) held: Vec<Quarantined>,
-    /// The version that the directory had; none if the store was created now.
-    pub(crate) found: Option<StoreVersion>,
-}
 
 /// The open store on disk. Its process holds a lock on the store.
 pub(crate) struct DiskStore {
@@ -90,21 +66,6 @@ struct OpenedDisk {
     lock: File,
     outcome: LoadOutcome,
     found: Option<StoreVersion>,
-}
-
-pub(crate) fn io_error(dir: &Path) -> impl Fn(io::Error) -> OpenError {
-    let path = dir.to_owned();
-    move |source| OpenError::Io {
-        path: path.clone(),
-        source,
-    }
-}
-
-pub(crate) fn damaged(dir: &Path, what: impl Into<String>) -> OpenError {
-    OpenError::Damaged {
-        path: dir.to_owned(),
-        what: what.into(),
-    }
 }
 
 /// The version of the store in a directory, if there is one that this binary may open.
@@ -497,36 +458,6 @@ fn failed(error: &dyn std::error::Error) -> StoreError {
     StoreError::Failed {
         reason: error.to_string(),
     }
-}
-
-fn object_key(key: &str, part: u16) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(key.len() + 3);
-    bytes.push(OBJECT);
-    bytes.extend_from_slice(key.as_bytes());
-    bytes.extend_from_slice(&part.to_be_bytes());
-    bytes
-}
-
-/// The key of one part of a record whose parts' keys begin with `name`.
-pub(crate) fn part_key(name: &[u8], part: u16) -> Vec<u8> {
-    [name, &part.to_be_bytes()].concat()
-}
-
-fn history_key(first: Revision, part: u16) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(11);
-    bytes.push(HISTORY);
-    bytes.extend_from_slice(&first.get().to_be_bytes());
-    bytes.extend_from_slice(&part.to_be_bytes());
-    bytes
-}
-
-/// The number of parts that a record of this many bytes takes.
-pub(crate) fn part_count(bytes: usize) -> u16 {
-    u16::try_from(bytes.div_ceil(PART_MAX)).expect("a record is below 1.5 GiB")
-}
-
-fn parts(record: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    (0..).zip(record.chunks(PART_MAX))
 }
 
 fn put_object(batch: &mut sled::Batch, entry: &Entry) {

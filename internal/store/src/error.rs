@@ -1,6 +1,7 @@
 //! Owns the store's errors. Their messages contain the remedy.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use crate::entry::Revision;
 
@@ -299,4 +300,21 @@ pub struct FinalizeError {
     pub path: PathBuf,
     /// The operating system's error.
     pub reason: String,
+}
+
+/// The error of a call about the store in a directory.
+pub(crate) fn io_error(dir: &Path) -> impl Fn(io::Error) -> OpenError {
+    let path = dir.to_owned();
+    move |source| OpenError::Io {
+        path: path.clone(),
+        source,
+    }
+}
+
+/// The error of a store that is damaged in this way.
+pub(crate) fn damaged(dir: &Path, what: impl Into<String>) -> OpenError {
+    OpenError::Damaged {
+        path: dir.to_owned(),
+        what: what.into(),
+    }
 }

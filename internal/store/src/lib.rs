@@ -8,11 +8,13 @@
 //! and the few strings that selectors use.
 
 mod backup;
+mod backup_file;
 mod codec;
 mod commit;
 mod disk;
 mod entry;
 mod error;
+mod layout;
 mod ledger;
 mod load;
 mod memory;
@@ -21,11 +23,13 @@ mod quarantine;
 mod sealed;
 mod space;
 mod store;
+mod topic;
 mod upgrade;
 mod version;
 mod watch;
 
-pub use backup::{Backup, BackupFile, BackupOptions, BackupSummary};
+pub use backup::{Backup, BackupOptions, BackupSummary};
+pub use backup_file::{BackupFile, SnapshotFiles};
 pub use commit::{Purpose, TransactionView};
 pub use entry::{Entry, EntryMeta, Event, EventKind, ListPage, Revision};
 pub use error::{
@@ -34,9 +38,9 @@ pub use error::{
 };
 pub use ledger::{Ledger, OpenedLedger, RecordChange, Records};
 pub use load::{DamageEffect, DamagedRecord};
-pub use options::{FreeBytes, Options};
+pub use options::{FreeBytes, Options, SnapshotOptions};
 pub use quarantine::Quarantined;
 pub use store::{CheckReport, Store};
-pub use upgrade::{SNAPSHOTS_MAX, Snapshot, SnapshotFiles, SnapshotOptions, snapshots};
+pub use upgrade::{SNAPSHOTS_MAX, Snapshot, snapshots};
 pub use version::{Formats, MigrationStep, Rewrite, StoreVersion};
 pub use watch::Watch;

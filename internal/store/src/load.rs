@@ -14,8 +14,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::codec::{self, Broken, StoreState};
-use crate::disk::{HISTORY, OBJECT, STATE, part_count, part_key};
 use crate::entry::{Entry, Event, EventKind, Revision};
+use crate::layout::{HISTORY, OBJECT, STATE, part_count, part_key};
 use crate::memory::Objects;
 
 /// The keys of one group's events on disk.

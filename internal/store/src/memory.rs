@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use crate::disk::Loaded;
+use crate::codec::StoreState;
 use crate::entry::{Entry, Event, EventKind, ListPage, Revision};
 use crate::error::WatchError;
 use crate::quarantine::Quarantined;
-use crate::watch::Topic;
+use crate::topic::Topic;
+use crate::version::StoreVersion;
 
 pub(crate) type Objects = BTreeMap<Arc<str>, Arc<Entry>>;
 /// Objects that differ from a base: the other state, or `None` for a deleted object.
@@ -19,6 +20,17 @@ pub(crate) type ObjectChanges = BTreeMap<Arc<str>, Option<Arc<Entry>>>;
 
 /// The approximate overhead of an event in addition to its object, in bytes.
 const EVENT_OVERHEAD: usize = 256;
+
+/// The state that was read from disk.
+pub(crate) struct Loaded {
+    pub(crate) objects: Objects,
+    pub(crate) events: Vec<Event>,
+    pub(crate) state: StoreState,
+    /// Damaged records whose keys are quarantined.
+    pub(crate) held: Vec<Quarantined>,
+    /// The version that the directory had; none if the store was created now.
+    pub(crate) found: Option<StoreVersion>,
+}
 
 /// The state that readers, watchers and the commit thread share.
 pub(crate) struct SharedState {

@@ -1,10 +1,10 @@
 //! Owns the store's settings and the query for free disk space.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::upgrade::SnapshotOptions;
+use crate::backup_file::SnapshotFiles;
 use crate::version::Formats;
 
 /// How much history a watch can resume from, in events.
@@ -22,6 +22,15 @@ const CACHE_BYTES: u64 = 4 << 20;
 
 /// Returns how many bytes are free on the disk that contains a path.
 pub type FreeBytes = Arc<dyn Fn(&Path) -> io::Result<u64> + Send + Sync>;
+
+/// Where snapshots are written, and with which files.
+#[derive(Clone, Default)]
+pub struct SnapshotOptions {
+    /// The directory; `snapshots` in the store's directory if none.
+    pub directory: Option<PathBuf>,
+    /// The server's files; none by default.
+    pub files: Option<SnapshotFiles>,
+}
 
 /// Settings of a store.
 #[derive(Clone)]

@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::backup::{self, BackupFile, BackupOptions};
+use crate::backup::{self, BackupOptions};
 use crate::codec;
-use crate::disk::{DiskStore, Loaded, io_error, part_count, private_directory};
+use crate::disk::{DiskStore, private_directory};
 use crate::entry::{Entry, Event, EventKind, Revision};
-use crate::error::{OpenError, SnapshotError, StoreError};
-use crate::memory::ObjectChanges;
+use crate::error::{OpenError, SnapshotError, StoreError, io_error};
+use crate::layout::part_count;
+use crate::memory::{Loaded, ObjectChanges};
 use crate::options::Options;
 use crate::version::{MigrationStep, Rewrite, StoreVersion};
 
@@ -27,18 +28,6 @@ const BETWEEN: &str = "-to-";
 const BEFORE_REVISION: &str = "-revision-";
 /// How many objects a step changes in one write.
 const BATCH: usize = 500;
-
-/// Returns the files that a snapshot contains in addition to the objects.
-pub type SnapshotFiles = Arc<dyn Fn() -> io::Result<Vec<BackupFile>> + Send + Sync>;
-
-/// Where snapshots are written, and with which files.
-#[derive(Clone, Default)]
-pub struct SnapshotOptions {
-    /// The directory; `snapshots` in the store's directory if none.
-    pub directory: Option<PathBuf>,
-    /// The server's files; none by default.
-    pub files: Option<SnapshotFiles>,
-}
 
 /// A snapshot on disk. It is a backup, and `Backup` restores it.
 #[derive(Clone, Debug, PartialEq, Eq)]

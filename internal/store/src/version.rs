@@ -23,9 +23,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 
-use crate::disk::{damaged, io_error};
 use crate::entry::{Entry, EntryMeta, Revision};
-use crate::error::OpenError;
+use crate::error::{OpenError, damaged, io_error};
 
 const FORMAT_NAME: &str = "muster-store";
 const FORMAT_FILE: &str = "format";

@@ -1,97 +1,24 @@
-//! Owns watches: the recent events under a prefix, which all watches of the prefix share, and each
-//! watcher's position in them. A watcher has no queue: it reads from its position. A watcher that
-//! falls behind the history gets an error and ends.
+//! Owns watches: each watcher's position in the recent events under a prefix. A watcher has no
+//! queue: it reads from its position. A watcher that falls behind the history gets an error and ends.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use futures::Stream;
-use parking_lot::Mutex;
 
 use crate::entry::{Event, Revision};
 use crate::error::WatchError;
 use crate::memory::SharedState;
+use crate::topic::Topic;
 
 /// The maximum number of events that a watcher reads at once.
 const BATCH_MAX: usize = 256;
 
 /// Identifies watchers of one topic.
 static WATCHERS: AtomicU64 = AtomicU64::new(0);
-
-/// The recent events under one prefix.
-pub(crate) struct Topic {
-    prefix: Box<str>,
-    state: Mutex<TopicState>,
-}
-
-struct TopicState {
-    events: VecDeque<Event>,
-    /// The newest event under the prefix that the history has dropped.
-    trimmed: Revision,
-    waiting: HashMap<u64, Waker>,
-    closed: bool,
-}
-
-impl Topic {
-    pub(crate) fn new(
-        prefix: &str,
-        events: VecDeque<Event>,
-        trimmed: Revision,
-        closed: bool,
-    ) -> Topic {
-        Topic {
-            prefix: prefix.into(),
-            state: Mutex::new(TopicState {
-                events,
-                trimmed,
-                waiting: HashMap::new(),
-                closed,
-            }),
-        }
-    }
-
-    pub(crate) fn prefix(&self) -> &str {
-        &self.prefix
-    }
-
-    pub(crate) fn publish(&self, events: &[Event]) {
-        let mut matching = events
-            .iter()
-            .filter(|event| event.entry.key.starts_with(&*self.prefix))
-            .peekable();
-        if matching.peek().is_none() {
-            return;
-        }
-        let waiting = {
-            let mut state = self.state.lock();
-            state.events.extend(matching.cloned());
-            std::mem::take(&mut state.waiting)
-        };
-        waiting.into_values().for_each(Waker::wake);
-    }
-
-    pub(crate) fn trim(&self, compacted: Revision) {
-        let mut state = self.state.lock();
-        while let Some(oldest) = state.events.front().map(Event::revision)
-            && oldest <= compacted
-        {
-            state.events.pop_front();
-            state.trimmed = oldest;
-        }
-    }
-
-    pub(crate) fn close(&self) {
-        let waiting = {
-            let mut state = self.state.lock();
-            state.closed = true;
-            std::mem::take(&mut state.waiting)
-        };
-        waiting.into_values().for_each(Waker::wake);
-    }
-}
 
 /// The changes under a prefix from a revision on, each once, in order. Ends with an error if it has
 /// fallen behind the history, and without one if the store closes.

@@ -38,10 +38,9 @@ use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, timeout_at};
 
-use restart::message;
 pub use restart::{
     LoopEnd, Panicked, RESTART_FIRST, RESTART_HEALTHY, RESTART_LONGEST, SetAside, caught,
-    contained, keep_running,
+    contained, keep_running, panic_message,
 };
 pub use stateful::StatefulLoop;
 
@@ -316,7 +315,7 @@ type Joined = Result<(Id, Result<(), ComponentError>), JoinError>;
 /// The panic that ended a task, if one did.
 fn panicked(error: JoinError) -> Option<Cause> {
     let panic = error.try_into_panic().ok()?;
-    Some(Cause::Panicked(message(panic.as_ref())))
+    Some(Cause::Panicked(panic_message(panic.as_ref())))
 }
 
 #[cfg(test)]

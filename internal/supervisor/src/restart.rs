@@ -50,7 +50,7 @@ where
                 "it ended although its owner still needs it".to_owned()
             }
             Some(Err(error)) => match error.try_into_panic() {
-                Ok(panic) => format!("it panicked: {}", message(panic.as_ref())),
+                Ok(panic) => format!("it panicked: {}", panic_message(panic.as_ref())),
                 // Only the runtime's end cancels the task.
                 Err(_) => return,
             },
@@ -89,16 +89,17 @@ impl Panicked {
 /// When the work panicked.
 pub async fn contained<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
     let outcome = AssertUnwindSafe(work).catch_unwind().await;
-    outcome.map_err(|panic| Panicked(message(panic.as_ref())))
+    outcome.map_err(|panic| Panicked(panic_message(panic.as_ref())))
 }
 
-/// Like [`contained`], for work that does not wait.
+/// Like [`contained`], for work that does not wait. The caller discards state that the work may
+/// have changed in part.
 ///
 /// # Errors
 ///
 /// When the work panicked.
 pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| Panicked(message(panic.as_ref())))
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| Panicked(panic_message(panic.as_ref())))
 }
 
 /// The objects over which a loop panicked, each with the time at which it is tried again: after
@@ -147,7 +148,7 @@ impl<K: Ord + Clone, T: Clone> SetAside<K, T> {
 }
 
 /// The message of a panic.
-pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
+pub fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&'static str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("no message").to_owned()
@@ -243,5 +244,18 @@ mod tests {
             assert_eq!(outcome.err(), panicked);
         }
         assert_eq!(done.into_inner(), 2);
+    }
+
+    #[test]
+    fn the_result_of_work_that_does_not_wait_has_the_panics_message() {
+        assert_eq!(caught(|| 5), Ok(5));
+        assert_eq!(
+            caught(|| -> u8 { panic!("at {}", 7) }),
+            Err(Panicked("at 7".to_owned()))
+        );
+        assert_eq!(
+            caught(|| -> u8 { panic!("plain") }),
+            Err(Panicked("plain".to_owned()))
+        );
     }
 }

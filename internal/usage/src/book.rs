@@ -5,6 +5,7 @@ mod measured;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use resources::devices::is_whole_gpu;
 use resources::exposition::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -240,7 +241,7 @@ impl UsageBook {
             return;
         };
         let amounts = open.allocation.amounts.iter();
-        let held: i64 = (amounts.filter(|(name, _)| name.ends_with("/gpu")))
+        let held: i64 = (amounts.filter(|(name, _)| is_whole_gpu(name)))
             .map(|(_, amount)| amount)
             .sum();
         let active = seen.active.clamp(0, held.max(0));

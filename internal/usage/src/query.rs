@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use resources::devices::is_whole_gpu;
+use resources::query_time::{self, DAYS, HOURS};
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::Owner;
@@ -294,34 +296,17 @@ impl UsageRow {
 
     /// Hours of whole GPUs of any vendor (`nvidia.com/gpu`, `amd.com/gpu`).
     pub fn gpu_hours(&self) -> f64 {
-        let gpus = self.hours.iter().filter(|(name, _)| name.ends_with("/gpu"));
+        let gpus = self.hours.iter().filter(|(name, _)| is_whole_gpu(name));
         gpus.map(|(_, hours)| hours).sum()
     }
 }
 
 /// A date at its beginning, a time, or a duration before now.
 fn at(field: &'static str, value: &str, now: Timestamp) -> Result<Timestamp, UsageQueryError> {
-    let wrong = || UsageQueryError::Time {
+    query_time::point(value, &[HOURS, DAYS], now).ok_or_else(|| UsageQueryError::Time {
         field,
         value: value.to_owned(),
-    };
-    if let Ok(time) = value.parse::<Timestamp>() {
-        return Ok(time);
-    }
-    if let Ok(date) = value.parse::<jiff::civil::Date>() {
-        let start = date.to_zoned(TimeZone::UTC);
-        return start.map(|start| start.timestamp()).map_err(|_| wrong());
-    }
-    let split = value.len().checked_sub(1).ok_or_else(wrong)?;
-    let (number, unit) = value.split_at_checked(split).ok_or_else(wrong)?;
-    let hours = match unit {
-        "h" => 1,
-        "d" => 24,
-        _ => return Err(wrong()),
-    };
-    let number: u32 = number.parse().map_err(|_| wrong())?;
-    let before = jiff::SignedDuration::from_hours(i64::from(number) * hours);
-    now.checked_sub(before).map_err(|_| wrong())
+    })
 }
 
 #[cfg(test)]

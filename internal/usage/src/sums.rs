@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use resources::amounts::{Amounts, MEMORY};
+use resources::devices::is_whole_gpu;
 use serde::{Deserialize, Serialize};
 
 /// How long sums by hour are kept; older ones are added up by day.
@@ -107,7 +108,7 @@ impl Sums {
     /// The time of GPUs. Never more is active and idle than allocated, nor less than nothing: an end that became known
     /// very late takes back what was allocated, and not all that was measured.
     pub fn gpu_time(&self) -> GpuTime {
-        let gpus = self.0.iter().filter(|(name, _)| name.ends_with("/gpu"));
+        let gpus = self.0.iter().filter(|(name, _)| is_whole_gpu(name));
         let allocated = gpus.fold(0i64, |sum, (_, more)| sum.saturating_add(*more));
         let of = |name: &str| self.0.get(name).copied().unwrap_or(0);
         let active = of(ACTIVE).clamp(0, allocated.max(0));

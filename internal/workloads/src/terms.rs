@@ -22,12 +22,12 @@ const OF_GANG: [&str; 2] = [names::TOPOLOGY, names::SUB_GROUPS];
 
 /// The annotations of each pod of the job.
 pub(crate) fn of_each(job: &ObjectMeta) -> BTreeMap<String, String> {
-    said(job, OF_EACH.iter())
+    values_of(job, OF_EACH.iter())
 }
 
 /// The annotations of the job's gang.
 pub(crate) fn of_gang(job: &ObjectMeta) -> BTreeMap<String, String> {
-    said(job, OF_EACH.iter().chain(&OF_GANG))
+    values_of(job, OF_EACH.iter().chain(&OF_GANG))
 }
 
 /// Sets the job's user on a pod. A user in the pod's template is dropped, because admission did not
@@ -39,7 +39,7 @@ pub(crate) fn run_for(
 ) {
     labels.remove(names::USER);
     annotations.remove(names::USER);
-    annotations.extend(said(job, [names::USER].iter()));
+    annotations.extend(values_of(job, [names::USER].iter()));
 }
 
 /// The queue that an owner's label, or else its annotation, names.
@@ -70,7 +70,7 @@ pub(crate) fn inherit(
     }
 }
 
-fn said<'a>(
+fn values_of<'a>(
     job: &ObjectMeta,
     names: impl Iterator<Item = &'a &'static str>,
 ) -> BTreeMap<String, String> {

@@ -8,20 +8,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use administration::cancellation::{Cancellation, by_policy};
+use administration::cancellation::{Cancellation, by_policy, send_command};
 use administration::idle_jobs::{IdleJob, IdleStage, ShownLimit};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use controllers::event_recorder::{EventRecorder, EventType};
 use futures::stream::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use kube::Client;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::reflector::{ObjectRef, Store};
 use portal::{Board, GpuHolder, JudgedIdleJobs, SharedIdleJobs, api_of};
 use resources::idle_gpus::{IdleGpuLimit, IdleGpuPolicy};
-use resources::registry;
-use resources::volcano;
 use supervisor::{StatefulLoop, Stop};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
@@ -232,15 +230,7 @@ async fn cancel(
             };
             jobs.delete(name, &params).await.map(drop)
         }
-        Cancellation::Command(command) => {
-            let commands = registry::find(volcano::COMMAND_GROUP, "v1alpha1", "commands");
-            let commands = commands.context("there is no kind Command")?;
-            let command: DynamicObject = serde_json::from_value(command)?;
-            api_of(client.clone(), namespace, commands)
-                .create(&PostParams::default(), &command)
-                .await
-                .map(drop)
-        }
+        Cancellation::Command(command) => send_command(client.clone(), namespace, command).await,
     };
     match done {
         // The job ended meanwhile, or another has its name.

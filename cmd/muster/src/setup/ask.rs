@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 /// The most bytes of an answer; a join token has about a hundred.
 const ANSWER_MAX: u64 = 4096;
 
-/// Whether somebody can answer: standard input and output are a terminal.
+/// Whether a user can answer: standard input and output are a terminal.
 pub fn can_answer() -> bool {
     std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
 }

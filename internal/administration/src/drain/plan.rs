@@ -99,7 +99,7 @@ pub fn plan(
             [Some(&pod.metadata), owner]
                 .into_iter()
                 .flatten()
-                .find_map(|meta| said(meta, name))
+                .find_map(|meta| span_of(meta, name))
         };
         let spec = pod.spec.as_ref();
         let own = spec.and_then(|spec| spec.termination_grace_period_seconds);
@@ -140,7 +140,7 @@ fn has_ended(pod: &Pod) -> bool {
 }
 
 /// A span of an annotation or label.
-fn said(meta: &ObjectMeta, name: &str) -> Option<i64> {
+fn span_of(meta: &ObjectMeta, name: &str) -> Option<i64> {
     let maps = [meta.annotations.as_ref(), meta.labels.as_ref()];
     let mut values = maps.into_iter().flatten().filter_map(|map| map.get(name));
     seconds(values.next()?.trim())

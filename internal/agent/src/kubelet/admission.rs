@@ -196,12 +196,12 @@ fn next_of(
         .map(|container| (container, true))
         .chain(all().map(|container| (container, false)))
         .find(|(container, _)| {
-            asked(resource, container) > 0
+            requested_count(resource, container) > 0
                 && !holds(&container.name)
                 && !answered.contains(&(uid.clone(), container.name.clone()))
         });
     let (container, init) = found?;
-    let count = asked(resource, container);
+    let count = requested_count(resource, container);
     let chosen = of(&container.name).or_else(|| {
         let mut pods_own = all().filter_map(|other| of(&other.name)).flatten();
         let wanted = if offer::is_part(resource) { 1 } else { count };
@@ -225,7 +225,7 @@ fn next_of(
 }
 
 /// How many of the resource a container requests.
-fn asked(resource: &str, container: &Container) -> usize {
+fn requested_count(resource: &str, container: &Container) -> usize {
     let amounts = container.resources.as_ref();
     let limits = amounts.and_then(|amounts| amounts.limits.as_ref()?.get(resource));
     let requests = || amounts.and_then(|amounts| amounts.requests.as_ref()?.get(resource));

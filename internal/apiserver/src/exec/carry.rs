@@ -9,7 +9,8 @@ use futures::{Sink, SinkExt as _, Stream, StreamExt as _};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{ExecEvent, ExecInput, ExecStreams, frames};
+use super::frames;
+use crate::exec_opener::{ExecEvent, ExecInput, ExecStreams};
 use crate::watch_rights::Rights;
 
 /// How long a client may take the last messages.

@@ -3,9 +3,9 @@
 
 use bytes::Bytes;
 
-use super::ExecInput;
 use super::connections::Piece;
 use super::forward::{Framing, ProtocolError, Wish};
+use crate::exec_opener::ExecInput;
 
 /// The ports of one client.
 pub(super) struct ForwardChannels {

@@ -11,7 +11,9 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::{ExecAction, ExecEvent, ExecInput, ExecOpener, ExecRequest, ExecStreams};
+use crate::exec_opener::{
+    ExecAction, ExecError, ExecEvent, ExecInput, ExecOpener, ExecRequest, ExecStreams,
+};
 
 /// The maximum number of connections of one client at the same time.
 pub(super) const CONNECTIONS_MAX: usize = 64;
@@ -117,7 +119,7 @@ impl Connections {
 
 /// Carries one connection; the reason for an end that is not the process's own.
 async fn carry(
-    opened: Result<ExecStreams, super::ExecError>,
+    opened: Result<ExecStreams, ExecError>,
     mut input: mpsc::Receiver<ExecInput>,
     id: u32,
     to_client: &ToClient,
@@ -191,7 +193,7 @@ mod tests {
     async fn a_connection_that_is_not_made_tells_why_and_ends() {
         let opener: ExecOpener = Arc::new(|request| {
             assert_eq!(request.action, ExecAction::Forward(80));
-            let refused = super::super::ExecError::Refused("not the pod's".into());
+            let refused = ExecError::Refused("not the pod's".into());
             Box::pin(std::future::ready(Err(refused)))
         });
         let (to_client, mut pieces) = mpsc::channel(1);

@@ -17,7 +17,10 @@ use super::carry::{GOODBYE, idle, lost};
 use super::channels::ForwardChannels;
 use super::connections::{Connections, Piece};
 use super::tunnel::SpdyTunnel;
-use super::{Call, ExecAction, ExecInput, ExecOpener, ExecRequest, Failure, Rights};
+use crate::call::Call;
+use crate::exec_opener::{ExecAction, ExecInput, ExecOpener, ExecRequest};
+use crate::status::Failure;
+use crate::watch_rights::Rights;
 
 /// The subprotocols, the best first.
 const PROTOCOLS: [&str; 2] = [TUNNEL, "v4.channel.k8s.io"];

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::ExecInput;
+use crate::exec_opener::ExecInput;
 
 const INPUT: u8 = 0;
 const OUTPUT: u8 = 1;

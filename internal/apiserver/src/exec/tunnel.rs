@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::ExecInput;
 use super::connections::{CONNECTIONS_MAX, Piece};
 use super::forward::{Framing, ProtocolError, Wish};
 use super::spdy::{Frame, FrameReader, FrameWriter, SpdyError, data, pong, refusal};
+use crate::exec_opener::ExecInput;
 
 /// The maximum number of open streams of one client; each connection has two, of which one may be opened before.
 const STREAMS_MAX: usize = 2 * CONNECTIONS_MAX + 2;

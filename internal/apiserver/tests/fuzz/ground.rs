@@ -3,8 +3,8 @@
 use std::fmt;
 use std::fmt::Write as _;
 
+use apiserver::ApiServer;
 use apiserver::limits::{MOST_DEPTH, MOST_STORED_BYTES};
-use apiserver::{ApiConfig, ApiServer};
 use axum::body::Body;
 use axum::{Extension, Router};
 use http::Request;
@@ -16,12 +16,12 @@ use resources::access::{Caller, MASTERS_GROUP, UserRole};
 use resources::registry::{self, Kind};
 use schema::size::measure;
 use serde_json::{Value, json};
-use store::{Options, Store};
 use tempfile::TempDir;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tower::ServiceExt;
 
 use crate::fields;
+use crate::start::start;
 
 /// The namespace of all requests, as in [`fields::plain`].
 pub const NAMESPACE: &str = "ns";
@@ -131,16 +131,7 @@ pub struct Ground {
 impl Ground {
     /// A server with a [`BASE`] object of every kind.
     pub fn new() -> Self {
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .unwrap();
-        let directory = tempfile::tempdir().unwrap();
-        let entered = runtime.enter();
-        let store = Store::open(directory.path(), Options::default()).unwrap();
-        let server = ApiServer::open(store, ApiConfig::default()).unwrap();
-        drop(entered);
+        let (server, runtime, directory) = start(2);
         let ground = Ground {
             router: server.router(),
             runtime,

@@ -12,4 +12,8 @@ mod ground;
 mod patches;
 mod requests;
 mod roles;
+#[path = "../../testing/start.rs"]
+mod start;
 mod texts;
+
+use apiserver::{ApiConfig, ApiServer};

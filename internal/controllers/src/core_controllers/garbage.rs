@@ -14,6 +14,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions, Pro
 use kube::runtime::watcher;
 use resources::registry::{self, Kind};
 use serde_json::json;
+use supervisor::caught;
 
 use super::access::{Metadata, WRITES_MAX, answered, everywhere, unless_gone, within};
 use super::graph::{
@@ -23,7 +24,7 @@ use super::work_queue::PendingKeys;
 use super::{mirror, stopped};
 use crate::context::Context;
 use crate::event_recorder::{EventRecorder, EventType as NoteKind};
-use crate::retry::{PANICKED, caught, guarded, panic_in, panicked_note};
+use crate::retry::{PANICKED, guarded, panic_in, panicked_note};
 
 /// How many objects are processed before the watches are read again.
 const TAKE_MAX: usize = 256;
@@ -126,7 +127,7 @@ impl Collector {
             let decided = match caught(|| self.graph.decide(&uid, &self.absent)) {
                 Ok(decided) => decided,
                 Err(panic) => {
-                    self.set_aside(uid, &panic.0);
+                    self.set_aside(uid, panic.message());
                     continue;
                 }
             };

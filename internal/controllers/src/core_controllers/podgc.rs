@@ -129,22 +129,22 @@ async fn look(
     let mut writes = Vec::new();
     for (key, pod) in pods.iter() {
         if gone.contains(&pod.node) {
-            writes.push(noted(notes, key, pod, give_up(client, key, pod)).boxed());
+            writes.push(with_panic_event(notes, key, pod, give_up(client, key, pod)).boxed());
         } else if never_placed(pod) {
             let deleted = lost_pods::delete_now(client, key, pod);
-            writes.push(noted(notes, key, pod, deleted).boxed());
+            writes.push(with_panic_event(notes, key, pod, deleted).boxed());
         }
     }
     for (key, pod) in excess(pods.iter(), ENDED_MAX) {
         let deleted = lost_pods::delete_now(client, key, pod);
-        writes.push(noted(notes, key, pod, deleted).boxed());
+        writes.push(with_panic_event(notes, key, pod, deleted).boxed());
     }
     together(writes).await?;
     failed.map_or(Ok(()), Err)
 }
 
 /// Does the work about one pod. An event names the pod if that panics.
-async fn noted(
+async fn with_panic_event(
     notes: &EventRecorder,
     key: &ObjectKey,
     pod: &BoundPod,

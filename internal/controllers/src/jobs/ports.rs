@@ -118,8 +118,8 @@ mod tests {
         let mut book = PortAllocations::default();
         let key = ("team".to_owned(), "a".to_owned());
         book.hold(&key, 5, 1);
-        let asked = crate::retry::caught(|| book.with_others(&key, |_| -> u8 { panic!("asked") }));
-        assert_eq!(asked.unwrap_err().0, "asked");
+        let asked = supervisor::caught(|| book.with_others(&key, |_| -> u8 { panic!("asked") }));
+        assert_eq!(asked.unwrap_err().message(), "asked");
         let other = ("team".to_owned(), "b".to_owned());
         assert!(book.with_others(&other, |taken| taken.contains(&5)));
     }

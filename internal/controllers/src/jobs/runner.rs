@@ -15,6 +15,7 @@ use kube::{Client, ResourceExt as _};
 use resources::kinds::{JobSet, PodGroup, RayCluster, VolcanoCommand};
 use serde::Serialize;
 use serde_json::Value;
+use supervisor::{caught, panic_message};
 use tokio::task::{Id, JoinError, JoinSet};
 use workloads::ReconcileOutcome;
 use workloads::apps::daemonset::NodeFacts;
@@ -27,7 +28,7 @@ use super::runtimes::RuntimeCache;
 use super::{ObjectKey, RunnerObject, key_of};
 use crate::context::Context;
 use crate::event_recorder::{EventRecorder, EventType};
-use crate::retry::{self, caught};
+use crate::retry;
 
 /// How many jobs have writes in flight at once.
 const AT_ONCE: usize = 32;
@@ -216,7 +217,7 @@ impl<W: Workload> Runner<W> {
         let outcome = match caught(|| self.workload.decide(&key, &seen, now)) {
             Ok(outcome) => outcome,
             Err(panic) => {
-                self.set_aside(&key, job.as_ref(), &panic.0);
+                self.set_aside(&key, job.as_ref(), panic.message());
                 self.queue.failed(&key, Instant::now());
                 return;
             }
@@ -278,10 +279,8 @@ impl<W: Workload> Runner<W> {
             Ok((_, applied)) => applied,
             Err(error) => {
                 let panic = error.try_into_panic();
-                let words = panic.map_or_else(
-                    |error| error.to_string(),
-                    |panic| retry::panic_message(&*panic),
-                );
+                let words =
+                    panic.map_or_else(|error| error.to_string(), |panic| panic_message(&*panic));
                 if let Some(job) = self.newest(&key) {
                     self.set_aside(&key, job.as_ref(), &words);
                 }

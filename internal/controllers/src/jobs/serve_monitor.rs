@@ -171,15 +171,15 @@ async fn round(
             let body = serde_json::to_vec(config).unwrap_or_default();
             let call = (Method::PUT, head.as_str(), path);
             let result = call_pod(client, namespace, call, body, SUBMIT).await;
-            Some((hash.clone(), result.map(|_| ())))
+            let result = result.map(drop).map_err(|error| error.to_string());
+            Some((hash.clone(), result))
         }
     };
     let call = (Method::GET, head.as_str(), path);
     let answer = call_pod(client, namespace, call, Vec::new(), ANSWER).await;
-    let answer = answer.and_then(|bytes| {
-        serde_json::from_slice::<Value>(&bytes)
-            .map_err(|error| format!("its answer is no JSON: {error}"))
-    });
+    let answer =
+        answer.and_then(|bytes| serde_json::from_slice(&bytes).map_err(PodCallError::NoJson));
+    let answer: Result<Value, String> = answer.map_err(|error| error.to_string());
     let mut healthy = BTreeSet::new();
     if let Ok(answer) = &answer {
         let mut pods = request.pods;
@@ -206,6 +206,23 @@ async fn round(
     }
 }
 
+/// Why a program in a pod gave no usable answer.
+#[derive(Debug, thiserror::Error)]
+enum PodCallError {
+    #[error(transparent)]
+    Request(#[from] http::Error),
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error("{0}")]
+    Body(Box<dyn std::error::Error + Send + Sync>),
+    #[error("it took more than {} s", .0.as_secs())]
+    Late(Duration),
+    #[error("{0}")]
+    Refused(String),
+    #[error("its answer is no JSON: {0}")]
+    NoJson(serde_json::Error),
+}
+
 /// Calls a program in a pod; an answer other than 200 is an error with its text.
 async fn call_pod(
     client: &Client,
@@ -213,27 +230,24 @@ async fn call_pod(
     (method, pod, path): (Method, &str, &str),
     body: Vec<u8>,
     patience: Duration,
-) -> Result<Vec<u8>, String> {
+) -> Result<Vec<u8>, PodCallError> {
     let uri = format!("/api/v1/namespaces/{namespace}/pods/{pod}/proxy/{path}");
     let request = Request::builder()
         .method(method)
         .uri(uri)
         .header(http::header::CONTENT_TYPE, "application/json")
-        .body(Body::from(body))
-        .map_err(|error| error.to_string())?;
+        .body(Body::from(body))?;
     let exchange = async {
-        let answer = client.send(request).await;
-        let (parts, body) = answer.map_err(|error| error.to_string())?.into_parts();
+        let (parts, body) = client.send(request).await?.into_parts();
         let read = Limited::new(body, BYTES_MAX).collect().await;
-        let read = read.map_err(|error| error.to_string())?;
-        Ok::<_, String>((parts.status, read.to_bytes().to_vec()))
+        let read = read.map_err(PodCallError::Body)?;
+        Ok::<_, PodCallError>((parts.status, read.to_bytes().to_vec()))
     };
     let answered = tokio::time::timeout(patience, exchange).await;
-    let (status, bytes) =
-        answered.map_err(|_| format!("it took more than {} s", patience.as_secs()))??;
+    let (status, bytes) = answered.map_err(|_| PodCallError::Late(patience))??;
     match status {
         StatusCode::OK => Ok(bytes),
-        status => Err(refusal(status, &bytes)),
+        status => Err(PodCallError::Refused(refusal(status, &bytes))),
     }
 }
 

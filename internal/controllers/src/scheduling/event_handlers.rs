@@ -43,42 +43,42 @@ pub(super) fn watch_events(
 ) -> (BoxStream<'static, WatchMessage>, usize) {
     let names = settings.scheduler_names.clone();
     let mut all = vec![
-        told(
+        watch_kind(
             client,
             "nodes",
             |_| true,
             |o: Node| Ok(Event::NodeChanged(Box::new(o))),
             |_, name| Event::NodeGone(name),
         ),
-        told(
+        watch_kind(
             client,
             "pods",
             move |o| concerns(o, &names),
             |o: Pod| Ok(Event::PodChanged(Box::new(o))),
             Event::PodGone,
         ),
-        told(
+        watch_kind(
             client,
             "podgroups",
             |_| true,
             |o: DeserializeGuard<PodGroup>| Ok(Event::PodGroupChanged(Box::new(o.0?))),
             Event::PodGroupGone,
         ),
-        told(
+        watch_kind(
             client,
             "queues",
             |_| true,
             |o: DeserializeGuard<Queue>| Ok(Event::QueueChanged(Box::new(o.0?))),
             |_, name| Event::QueueGone(name),
         ),
-        told(
+        watch_kind(
             client,
             "poddisruptionbudgets",
             |_| true,
             |o: PodDisruptionBudget| Ok(Event::BudgetChanged(Box::new(o))),
             Event::BudgetGone,
         ),
-        told(
+        watch_kind(
             client,
             "priorityclasses",
             |_| true,
@@ -96,49 +96,49 @@ pub(super) fn watch_events(
 /// The kinds that determine where claims let their pods run, and which volumes they get.
 fn volumes(client: &Client) -> [BoxStream<'static, WatchMessage>; 7] {
     [
-        told(
+        watch_kind(
             client,
             "persistentvolumeclaims",
             |_| true,
             |o: PersistentVolumeClaim| Ok(Event::ClaimChanged(Box::new(o))),
             Event::ClaimGone,
         ),
-        told(
+        watch_kind(
             client,
             "persistentvolumes",
             |_| true,
             |o: PersistentVolume| Ok(Event::VolumeChanged(Box::new(o))),
             |_, name| Event::VolumeGone(name),
         ),
-        told(
+        watch_kind(
             client,
             "storageclasses",
             |_| true,
             |o: StorageClass| Ok(Event::StorageClassChanged(Box::new(o))),
             |_, name| Event::StorageClassGone(name),
         ),
-        told(
+        watch_kind(
             client,
             "csinodes",
             |_| true,
             |o: CSINode| Ok(Event::CsiNodeChanged(Box::new(o))),
             |_, name| Event::CsiNodeGone(name),
         ),
-        told(
+        watch_kind(
             client,
             "csidrivers",
             |_| true,
             |o: CSIDriver| Ok(Event::CsiDriverChanged(Box::new(o))),
             |_, name| Event::CsiDriverGone(name),
         ),
-        told(
+        watch_kind(
             client,
             "csistoragecapacities",
             |_| true,
             |o: CSIStorageCapacity| Ok(Event::StorageCapacityChanged(Box::new(o))),
             Event::StorageCapacityGone,
         ),
-        told(
+        watch_kind(
             client,
             "volumeattachments",
             |_| true,
@@ -156,7 +156,7 @@ fn concerns(pod: &Pod, scheduler_names: &[String]) -> bool {
     })
 }
 
-fn told<K>(
+fn watch_kind<K>(
     client: &Client,
     kind: &'static str,
     heeds: impl Fn(&K) -> bool + Send + 'static,

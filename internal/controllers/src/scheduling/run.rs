@@ -5,7 +5,6 @@
 mod outcomes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use parking_lot::Mutex;
 use scheduler::{
     Bind, Event, Eviction, GroupRef, GroupUpdate, Plan, PodRef, Repartition, Unscheduled,
 };
+use supervisor::{caught, contained, panic_message};
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
@@ -37,7 +37,7 @@ use super::volume_binder;
 use super::write_queue::WriteQueue;
 use crate::context::{Config, Context};
 use crate::event_recorder::{EventRecorder, EventType};
-use crate::retry::{self, caught};
+use crate::retry;
 
 /// How long changes are gathered before planning, unless the last plan took longer.
 const GATHER: Duration = Duration::from_millis(5);
@@ -282,7 +282,7 @@ impl Loop {
         let subjects = set_aside::subjects_of(&event);
         if let Err(panic) = caught(|| planner.apply(event)) {
             self.aside.lock().blame(subjects.clone(), Instant::now());
-            self.give_up(planner, &subjects, &panic.0);
+            self.give_up(planner, &subjects, panic.message());
         }
     }
 
@@ -446,7 +446,7 @@ impl Loop {
                     let subjects = self.aside.lock().blame_plan(Instant::now());
                     let planner = self.planner.clone();
                     let mut planner = planner.lock();
-                    self.give_up(&mut planner, &subjects, &retry::panic_message(&*panic))
+                    self.give_up(&mut planner, &subjects, &panic_message(&*panic))
                 }
                 Err(_) => return,
             },
@@ -521,13 +521,10 @@ impl Loop {
             };
             let evicted = evictor::evict(self.client.clone(), eviction.clone());
             // A write that panics counts as refused: the pod stays, and the other evictions go on.
-            let evicted = AssertUnwindSafe(evicted).catch_unwind().map(|evicted| {
+            let evicted = contained(evicted).map(|evicted| {
                 evicted.unwrap_or_else(|panic| Evicted {
                     eviction,
-                    refused: Some(format!(
-                        "the scheduler panicked: {}",
-                        retry::panic_message(&*panic)
-                    )),
+                    refused: Some(format!("the scheduler panicked: {panic}")),
                 })
             });
             self.evicting.push(evicted.boxed());

@@ -96,7 +96,7 @@ impl Index {
         touched
     }
 
-    /// The Services that nodes are told of, at most [`SERVICES_MAX`].
+    /// The Services that the server sends to nodes, at most [`SERVICES_MAX`].
     pub fn cluster_services(&self) -> BTreeMap<IndexKey, Arc<ClusterService>> {
         let all = self.node_services.seen.iter().take(SERVICES_MAX);
         all.map(|(key, service)| (key.clone(), service.clone()))

@@ -232,7 +232,7 @@ impl Fleet {
                 }
             }
         }
-        tracing::info!(rollout = rollout.id, "the agents' upgrade goes on");
+        tracing::info!(rollout = rollout.id, "the agents' upgrade continues");
         self.drive_rollout(rollout.id);
     }
 

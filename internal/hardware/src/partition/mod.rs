@@ -196,7 +196,7 @@ pub fn steps(
         let switch = now.enabled.then_some(PartitionStep::Switch { on: false });
         return Ok(ends.chain(switch).collect());
     }
-    let asked = asked(profiles, wanted)?;
+    let asked = wanted_profiles(profiles, wanted)?;
     let (kept, made) = arrange(profiles, now, &asked, used).ok_or_else(|| {
         let all = asked
             .iter()
@@ -242,7 +242,7 @@ fn removal(instance: &GpuInstance) -> impl Iterator<Item = PartitionStep> {
 }
 
 /// The wanted profiles, each with its number.
-fn asked<'a>(
+fn wanted_profiles<'a>(
     profiles: &'a [InstanceProfile],
     wanted: &WantedLayout,
 ) -> Result<Vec<(&'a InstanceProfile, u32)>, LayoutError> {

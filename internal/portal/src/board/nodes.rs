@@ -331,8 +331,8 @@ impl Board {
         let named = |node: &&Arc<Node>| node.metadata.name.as_deref() == Some(name);
         let node = nodes.iter().find(named)?;
         let (used, holders) = held(&self.pods.state(), sees);
-        let nobody = BTreeMap::new();
-        let here = holders.get(name).unwrap_or(&nobody);
+        let none = BTreeMap::new();
+        let here = holders.get(name).unwrap_or(&none);
         let picture = Picture::of(&inventory(node), here);
         Some((card(node, &used, &holders), picture))
     }
@@ -387,8 +387,8 @@ fn card(node: &Node, used: &BTreeMap<String, Amounts>, holders: &DevicePods) -> 
     let doing = |id: &str| load.as_ref().and_then(|load| load.gpus.get(id));
     let nothing = Amounts::default();
     let used = used.get(&name).unwrap_or(&nothing);
-    let nobody = BTreeMap::new();
-    let holders = holders.get(&name).unwrap_or(&nobody);
+    let none = BTreeMap::new();
+    let holders = holders.get(&name).unwrap_or(&none);
     let status = node.status.clone().unwrap_or_default();
     let room = status
         .allocatable

@@ -10,13 +10,11 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::{Metadata, NamespaceResourceScope, Resource};
 use resources::amounts::{Amounts, pod_requests};
+use resources::devices::{self, ChosenDevices, is_network_card};
 use resources::names;
 use serde::Deserialize;
 
 use super::web_ports::{self, WebPort};
-
-/// How names of resources that are network cards begin.
-const RDMA: &str = "rdma/";
 
 /// A pod for the pages.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -100,16 +98,12 @@ impl PodRow {
     /// The number of its devices that are no network cards.
     pub(super) fn accelerators(&self) -> usize {
         let chosen = self.chosen().into_values().flatten();
-        let counted = chosen.filter(|(resource, _)| !resource.starts_with(RDMA));
+        let counted = chosen.filter(|(resource, _)| !is_network_card(resource));
         counted.map(|(_, ids)| ids.len()).sum()
     }
 
-    fn chosen(&self) -> resources::devices::ChosenDevices {
-        let annotations = self.metadata.annotations.as_ref();
-        annotations
-            .and_then(|all| all.get(names::DEVICES))
-            .and_then(|text| serde_json::from_str(text).ok())
-            .unwrap_or_default()
+    fn chosen(&self) -> ChosenDevices {
+        devices::chosen(self.metadata.annotations.as_ref())
     }
 }
 

@@ -66,8 +66,8 @@ pub async fn design(State(_): State<Portal>, PageCaller(caller): PageCaller) -> 
         tones: [
             (Tone::Good, "Succeeded", "it reached its goal"),
             (Tone::Busy, "Running", "it is at work"),
-            (Tone::Idle, "Waiting", "it waits, or somebody stopped it"),
-            (Tone::Bad, "Failed", "somebody must act"),
+            (Tone::Idle, "Waiting", "it waits, or a user stopped it"),
+            (Tone::Bad, "Failed", "a user or an administrator must act"),
         ],
         times: times
             .iter()

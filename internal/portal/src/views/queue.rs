@@ -176,7 +176,7 @@ fn change(spec: &Value, form: &QueueForm) -> Result<Value, Problem> {
 
 fn overtaken(name: &str) -> Problem {
     let detail = format!(
-        "queue {name:?} was changed by somebody else after this page was read, so your change was not made; the form shows what the queue says now: make the change again"
+        "queue {name:?} was changed by another user after this page was read, so your change was not made; the form shows what the queue says now: make the change again"
     );
     Problem::new(StatusCode::CONFLICT, "conflict", detail)
 }

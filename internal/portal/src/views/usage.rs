@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use askama::Template;
 use axum::extract::{Query, State};
 use axum::response::Response;
+use resources::devices::is_whole_gpu;
 use serde::Deserialize;
 use usage::{Dimension, Period};
 
@@ -99,7 +100,7 @@ pub async fn show(
         let others = row
             .hours
             .iter()
-            .filter(|(name, _)| !known.contains(name.as_str()) && !name.ends_with("/gpu"));
+            .filter(|(name, _)| !known.contains(name.as_str()) && !is_whole_gpu(name));
         Row {
             cells: period
                 .chain(values)

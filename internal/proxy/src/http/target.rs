@@ -177,7 +177,8 @@ pub(super) fn find(
     let uid = text(&found["metadata"]["uid"]).to_owned();
     if kind.plural == "pods" {
         may_enter(&found)?;
-        let port = pod_port(&found, port).map_err(WebRefusal::invalid)?;
+        let port =
+            pod_port(&found, port).map_err(|error| WebRefusal::invalid(error.to_string()))?;
         return Ok(ProxyTarget {
             pod: found,
             port,
@@ -185,15 +186,36 @@ pub(super) fn find(
             uid,
         });
     }
-    let service_port = service_port(&found, port).map_err(WebRefusal::invalid)?;
+    let service_port =
+        service_port(&found, port).map_err(|error| WebRefusal::invalid(error.to_string()))?;
     let pod = ready_pod(api, namespace, &found, may_enter)?;
-    let port = pod_port(&pod, &service_port.target).map_err(WebRefusal::unavailable)?;
+    let port = pod_port(&pod, &service_port.target)
+        .map_err(|error| WebRefusal::unavailable(error.to_string()))?;
     Ok(ProxyTarget {
         pod,
         port,
         asked: service_port.port,
         uid,
     })
+}
+
+/// Why an object has not the port that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum PortError {
+    #[error(
+        "port: Invalid value: {wanted:?}: pod {pod:?} has no port of this name; its ports are: {ports}"
+    )]
+    NotOfPod {
+        wanted: String,
+        pod: String,
+        ports: String,
+    },
+    #[error("port: Required value: name a port of pod {pod:?}; its ports are: {ports}")]
+    NotNamed { pod: String, ports: String },
+    #[error(
+        "port: Invalid value: Service {service:?} has no such port, or several and none is named; its ports are: {ports}"
+    )]
+    NotOfService { service: String, ports: String },
 }
 
 /// The ports as an error names them.
@@ -239,28 +261,26 @@ fn declared(pod: &Value) -> Vec<(&str, u16)> {
 }
 
 /// A pod's port; a number need not be declared.
-fn pod_port(pod: &Value, wanted: &PortName) -> Result<u16, String> {
+fn pod_port(pod: &Value, wanted: &PortName) -> Result<u16, PortError> {
     let ports = declared(pod);
-    let name = self::name(pod);
-    let those = || format!("its ports are: {}", listed(ports.iter().copied()));
+    let those = || listed(ports.iter().copied());
     match wanted {
         PortName::Number(port) => Ok(*port),
         PortName::Name(wanted) => {
             let found = ports.iter().find(|(name, _)| name == wanted);
             let found = found.map(|(_, port)| *port);
-            found.ok_or_else(|| {
-                format!(
-                    "port: Invalid value: {wanted:?}: pod {name:?} has no port of this name; {}",
-                    those()
-                )
+            found.ok_or_else(|| PortError::NotOfPod {
+                wanted: wanted.clone(),
+                pod: name(pod).to_owned(),
+                ports: those(),
             })
         }
         PortName::Only => match ports.as_slice() {
             [(_, port)] => Ok(*port),
-            _ => Err(format!(
-                "port: Required value: name a port of pod {name:?}; {}",
-                those()
-            )),
+            _ => Err(PortError::NotNamed {
+                pod: name(pod).to_owned(),
+                ports: those(),
+            }),
         },
     }
 }
@@ -272,7 +292,7 @@ struct ServicePort {
     target: PortName,
 }
 
-fn service_port(service: &Value, wanted: &PortName) -> Result<ServicePort, String> {
+fn service_port(service: &Value, wanted: &PortName) -> Result<ServicePort, PortError> {
     let all = items(&service["spec"]["ports"]);
     let tcp = |port: &&Value| matches!(text(&port["protocol"]), "" | "TCP");
     let ports: Vec<(&str, u16, &Value)> = (all.iter().filter(tcp))
@@ -284,11 +304,10 @@ fn service_port(service: &Value, wanted: &PortName) -> Result<ServicePort, Strin
         PortName::Only => ports.first().filter(|_| ports.len() == 1),
     };
     let Some((_, port, found)) = found else {
-        let those = listed(ports.iter().map(|(name, port, _)| (*name, *port)));
-        return Err(format!(
-            "port: Invalid value: Service {:?} has no such port, or several and none is named; its ports are: {those}",
-            name(service)
-        ));
+        return Err(PortError::NotOfService {
+            service: name(service).to_owned(),
+            ports: listed(ports.iter().map(|(name, port, _)| (*name, *port))),
+        });
     };
     let target = match &found["targetPort"] {
         Value::String(name) if !name.is_empty() => PortName::Name(name.clone()),
@@ -387,12 +406,14 @@ mod tests {
         assert_eq!(pod_port(&two, &PortName::Number(1234)), Ok(1234));
         assert_eq!(pod_port(&two, &PortName::Name("http".into())), Ok(8080));
         for wrong in [PortName::Name("dns".into()), PortName::Only] {
-            let why = pod_port(&two, &wrong).unwrap_err();
+            let why = pod_port(&two, &wrong).unwrap_err().to_string();
             assert!(why.ends_with("its ports are: 8080 (http), 9000"), "{why}");
         }
         let one = pod(json!([{"containerPort": 6006}]));
         assert_eq!(pod_port(&one, &PortName::Only), Ok(6006));
-        let none = pod_port(&pod(json!([])), &PortName::Only).unwrap_err();
+        let none = pod_port(&pod(json!([])), &PortName::Only)
+            .unwrap_err()
+            .to_string();
         assert!(none.ends_with("its ports are: none"), "{none}");
     }
 
@@ -408,7 +429,7 @@ mod tests {
         assert_eq!(service_port(&two, &PortName::Name("web".into())), web);
         let admin = found(81, PortName::Number(8081));
         assert_eq!(service_port(&two, &PortName::Number(81)), admin);
-        let why = service_port(&two, &PortName::Only).unwrap_err();
+        let why = service_port(&two, &PortName::Only).unwrap_err().to_string();
         assert!(why.ends_with("80 (web), 81 (admin)"), "{why}");
         assert!(service_port(&two, &PortName::Number(8081)).is_err());
         let plain = service(json!([{"port": 80}]));

@@ -37,13 +37,13 @@ pub fn takes_critical_pods(namespace: &str, labels: &BTreeMap<String, String>) -
 
 /// Finds a system class or priority that an object requests and did not request before.
 pub fn critical(kind: &Kind, new: &Value, old: Option<&Value>) -> Option<Critical> {
-    let before: Vec<Critical> = old.map(|old| asked(kind, old)).unwrap_or_default();
-    let mut now = asked(kind, new).into_iter();
+    let before: Vec<Critical> = old.map(|old| requested(kind, old)).unwrap_or_default();
+    let mut now = requested(kind, new).into_iter();
     now.find(|one| !before.iter().any(|had| had.value == one.value))
 }
 
 /// Every field that requests a class or priority of the system.
-fn asked(kind: &Kind, object: &Value) -> Vec<Critical> {
+fn requested(kind: &Kind, object: &Value) -> Vec<Critical> {
     let mut found = Vec::new();
     let mut class = |field: String, value: &str| {
         if SYSTEM_CLASSES.iter().any(|(name, _)| *name == value) {

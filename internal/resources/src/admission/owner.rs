@@ -62,8 +62,8 @@ pub fn owner(
     if caller.is_component() || caller.node_name().is_some() {
         return Ok(());
     }
-    let before = live.and_then(said);
-    let Some(now) = said(object) else {
+    let before = live.and_then(user_of);
+    let Some(now) = user_of(object) else {
         let mine = live.is_none().then(|| caller.user.clone());
         if let Some(user) = before.or(mine) {
             note(object, user);
@@ -105,7 +105,7 @@ pub fn keep_work(
     if caller.is_component() || caller.node_name().is_some() {
         return Ok(());
     }
-    let Some(user) = said(object) else {
+    let Some(user) = user_of(object) else {
         return Ok(());
     };
     let may = user == caller.user || same_work(kind, object, live) || impersonates(&user);
@@ -135,7 +135,7 @@ pub fn enter_work(
     impersonates: impl FnOnce(&str) -> bool,
     pod: &Value,
 ) -> Result<(), PodEntryRefused> {
-    let Some(user) = said(pod) else {
+    let Some(user) = user_of(pod) else {
         return Ok(());
     };
     let may = user == caller.user || impersonates(&user);
@@ -152,7 +152,7 @@ pub fn same_mpi_job(one: &Value, other: &Value) -> bool {
         (controller["kind"] == MPI_JOB.kind).then(|| json::text(controller, &["uid"]).to_owned())
     };
     let known = job(one).filter(|uid| !uid.is_empty());
-    known.is_some() && known == job(other) && said(one) == said(other)
+    known.is_some() && known == job(other) && user_of(one) == user_of(other)
 }
 
 /// True if two states of an object run the same containers.
@@ -229,7 +229,7 @@ fn work<'a>(kind: &Kind, object: &'a Value) -> Vec<(String, &'a Value)> {
     all
 }
 
-fn said(object: &Value) -> Option<String> {
+fn user_of(object: &Value) -> Option<String> {
     let metadata = &object["metadata"];
     let value = |of: &str| metadata[of].get(USER).and_then(Value::as_str);
     let found = value("annotations").or_else(|| value("labels"));

@@ -4,14 +4,8 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use serde_json::Value;
 
 use crate::json;
+pub use crate::registry::{HIGHEST_USER_PRIORITY, SYSTEM_CLASSES};
 
-/// The highest priority that a user's class may have.
-pub const HIGHEST_USER_PRIORITY: i64 = 1_000_000_000;
-/// The classes that always exist, and their priorities.
-pub const SYSTEM_CLASSES: [(&str, i64); 2] = [
-    ("system-node-critical", 2_000_001_000),
-    ("system-cluster-critical", 2_000_000_000),
-];
 const DEFAULT_POLICY: &str = "PreemptLowerPriority";
 
 /// Why a pod's priority cannot be resolved; worded like Kubernetes.

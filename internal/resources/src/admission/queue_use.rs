@@ -61,15 +61,15 @@ pub fn queues_named(kind: &Kind, object: &Value) -> Vec<(String, String)> {
     if own_field(kind).is_none() && !is_labelled(kind) {
         return Vec::new();
     }
-    let mut all = said(kind, object);
+    let mut all = named_queues(kind, object);
     if all.is_empty() && !is_member(kind, object) {
-        let field = own_field(kind).map_or_else(noted, |path| path.join("."));
+        let field = own_field(kind).map_or_else(annotation_field, |path| path.join("."));
         all.push((field, DEFAULT_QUEUE.to_owned()));
     }
     all
 }
 
-fn noted() -> String {
+fn annotation_field() -> String {
     format!("metadata.annotations[{QUEUE_NAME}]")
 }
 
@@ -79,7 +79,7 @@ fn is_member(kind: &Kind, object: &Value) -> bool {
 }
 
 /// The queues that are named; an empty name counts as `default`, as the controllers read it.
-fn said(kind: &Kind, object: &Value) -> Vec<(String, String)> {
+fn named_queues(kind: &Kind, object: &Value) -> Vec<(String, String)> {
     let mut all = Vec::new();
     let mut add = |field: String, value: &Value| {
         if let Some(queue) = value.as_str() {
@@ -122,7 +122,7 @@ pub fn name_queue(kind: &Kind, object: &mut Value, queue: &str) {
     let Some(path) = own.or_else(|| is_labelled(kind).then_some(&[] as &[&str])) else {
         return;
     };
-    let given = said(kind, object);
+    let given = named_queues(kind, object);
     let empty = own.is_some_and(|path| json::at(object, path).as_str() == Some(""));
     if given.len() > usize::from(empty) || is_member(kind, object) {
         return;

@@ -116,10 +116,10 @@ fn properties(
     match properties.word("preemption.policy") {
         Some("disabled") => {
             draft.reclaimable = Some(false);
-            let nobody = r#"{"withinQueue":"Never","reclaim":"Never"}"#;
+            let never = r#"{"withinQueue":"Never","reclaim":"Never"}"#;
             draft
                 .annotations
-                .insert(PREEMPTION.to_owned(), nobody.to_owned());
+                .insert(PREEMPTION.to_owned(), never.to_owned());
         }
         Some("fence") => {
             let why =

@@ -97,7 +97,7 @@ impl Dialect {
 
 /// A pod's request in these resources, with the container that makes it. `None` if the pod uses
 /// none of them, `Some(None)` if it mixes device plugins or the request is impossible.
-pub(super) fn asked(
+pub(super) fn request_of(
     spec: &k8s::PodSpec,
     requests: &Amounts,
 ) -> Option<Option<(SharedPart, String)>> {
@@ -165,7 +165,7 @@ mod tests {
             }],
             ..k8s::PodSpec::default()
         };
-        let asked = asked(&spec, &amounts(list))?;
+        let asked = request_of(&spec, &amounts(list))?;
         Some(asked.map(|(share, _)| (share.part, share.gpus)))
     }
 

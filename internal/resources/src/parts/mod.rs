@@ -136,8 +136,8 @@ impl PartRequest {
         spec: &k8s::PodSpec,
         requests: &Amounts,
     ) -> PartRequest {
-        let said = PartRequest::said(notes, requests.get(NVIDIA_GPU));
-        match foreign::asked(spec, requests) {
+        let said = PartRequest::from_annotations(notes, requests.get(NVIDIA_GPU));
+        match foreign::request_of(spec, requests) {
             None => said,
             Some(Some((share, container))) if said.share.is_none() => PartRequest {
                 share: Some(share),
@@ -152,15 +152,15 @@ impl PartRequest {
     }
 
     /// Reads the annotations of a pod whose containers request `asked` GPUs.
-    fn said(notes: Option<&BTreeMap<String, String>>, asked: i64) -> PartRequest {
+    fn from_annotations(notes: Option<&BTreeMap<String, String>>, asked: i64) -> PartRequest {
         let none = BTreeMap::new();
         let notes = notes.unwrap_or(&none);
-        let fraction = said(notes, GPU_FRACTION, KAI_GPU_FRACTION);
-        let memory = said(notes, GPU_MEMORY, KAI_GPU_MEMORY);
+        let fraction = annotation(notes, GPU_FRACTION, KAI_GPU_FRACTION);
+        let memory = annotation(notes, GPU_MEMORY, KAI_GPU_MEMORY);
         if fraction.is_none() && memory.is_none() {
             return PartRequest::default();
         }
-        let count = match said(notes, GPU_COUNT, KAI_GPU_COUNT).map(str::parse::<i64>) {
+        let count = match annotation(notes, GPU_COUNT, KAI_GPU_COUNT).map(str::parse::<i64>) {
             None => Some(asked.max(1)),
             Some(Ok(count)) if count >= 1 && (asked == 0 || asked == count) => Some(count),
             Some(_) => None,
@@ -193,7 +193,11 @@ impl PartRequest {
     }
 }
 
-fn said<'a>(notes: &'a BTreeMap<String, String>, name: &str, customary: &str) -> Option<&'a str> {
+fn annotation<'a>(
+    notes: &'a BTreeMap<String, String>,
+    name: &str,
+    customary: &str,
+) -> Option<&'a str> {
     let words = [name, customary].into_iter().filter_map(|n| notes.get(n));
     words.map(|word| word.trim()).find(|word| !word.is_empty())
 }
@@ -206,7 +210,7 @@ mod tests {
         let notes = notes
             .iter()
             .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
-        PartRequest::said(Some(&notes.collect()), asked)
+        PartRequest::from_annotations(Some(&notes.collect()), asked)
     }
 
     fn share(part: GpuPart, gpus: i64) -> Option<SharedPart> {

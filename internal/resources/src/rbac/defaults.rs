@@ -140,7 +140,7 @@ fn reader_rules() -> Vec<Value> {
         read_parts,
         &READ,
     );
-    rules.push(rule(MEASURED, &["pods"], &["get", "list"]));
+    rules.push(rule(MEASURED, &["pods"], &READ));
     rules
 }
 
@@ -151,7 +151,7 @@ fn shared_rules() -> Vec<Value> {
         read_parts,
         &READ,
     );
-    rules.push(rule(MEASURED, &["nodes"], &["get", "list"]));
+    rules.push(rule(MEASURED, &["nodes"], &READ));
     rules
 }
 

@@ -16,7 +16,7 @@ pub use rules::{
 };
 
 /// The API group of roles and bindings.
-pub const GROUP: &str = "rbac.authorization.k8s.io";
+pub const GROUP: &str = crate::names::RBAC_GROUP;
 /// An annotation on default roles and bindings: with `false`, the server does not complete them when it starts.
 pub const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 /// The label of default roles and bindings, with the value `rbac-defaults`.

@@ -51,6 +51,7 @@ mod volcanocommand;
 mod volcanojob;
 
 pub use columns::{Source, TableColumn};
+pub use priorityclass::{HIGHEST_USER_PRIORITY, SYSTEM_CLASSES};
 
 /// A kind of resource.
 #[derive(Clone, Copy)]

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::columns::{AGE, NAME, column};
 use super::meta::{self, NameRule};
 use super::{Kind, TableColumn, idle_gpus};
-use crate::admission::pod_security::check_labels;
 use crate::json;
+use crate::pod_security_level::check_labels;
 
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 

@@ -5,10 +5,16 @@ use serde_json::Value;
 use super::columns::{AGE, NAME, column};
 use super::meta::{self, NameRule};
 use super::{Kind, TableColumn};
-use crate::admission::{HIGHEST_USER_PRIORITY, SYSTEM_CLASSES};
 use crate::field::{FieldError, Path};
 use crate::json;
 
+/// The highest priority that a user's class may have.
+pub const HIGHEST_USER_PRIORITY: i64 = 1_000_000_000;
+/// The classes that always exist, and their priorities.
+pub const SYSTEM_CLASSES: [(&str, i64); 2] = [
+    ("system-node-critical", 2_000_001_000),
+    ("system-cluster-critical", 2_000_000_000),
+];
 const SYSTEM_PREFIX: &str = "system-";
 
 const COLUMNS: &[TableColumn] = &[

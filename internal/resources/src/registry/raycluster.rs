@@ -40,26 +40,31 @@ const COLUMNS: &[TableColumn] = &[
     AGE,
 ];
 
-pub(super) const KIND: Kind = Kind {
+/// What the registrations of Ray's kinds have in common.
+pub(super) const RAY: Kind = Kind {
     group: "ray.io",
+    categories: &["all"],
+    status: true,
+    generation: true,
+    prepare: meta::without_status,
+    ..Kind::BASE
+};
+
+pub(super) const KIND: Kind = Kind {
     kind: "RayCluster",
     plural: "rayclusters",
     singular: "raycluster",
     list_kind: "RayClusterList",
-    categories: &["all"],
     definition: Some(kinds::RayCluster::crd),
     schema: "io.ray.v1.RayCluster",
-    status: true,
-    generation: true,
     default: |cluster| {
         if let Some(spec) = json::child(cluster, "spec") {
             default_spec(spec);
         }
     },
     validate,
-    prepare: meta::without_status,
     columns: COLUMNS,
-    ..Kind::BASE
+    ..RAY
 };
 
 fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
@@ -73,6 +78,18 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         meta::immutable(spec, before, &["managedBy"], &path, &mut errors);
     }
     errors
+}
+
+/// The longest name of an object that has clusters of its own: the names of clusters, heads and Services are the object's
+/// with more characters.
+pub(super) const OWNER_NAME_MAX: usize = 47;
+
+/// Checks the metadata of an object that has clusters of its own.
+pub(super) fn check_owner(new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    meta::check(new, old, true, NameRule::Dns1035, errors);
+    if json::text(new, &["metadata", "name"]).len() > OWNER_NAME_MAX {
+        errors.push(FieldError::too_long("metadata.name", OWNER_NAME_MAX));
+    }
 }
 
 /// Sets what Ray's autoscaler reads of each group, if it is to run.

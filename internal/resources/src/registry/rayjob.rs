@@ -4,16 +4,14 @@ use kube::CustomResourceExt as _;
 use serde_json::Value;
 
 use super::columns::{AGE, NAME, of};
-use super::meta::{self, NameRule};
-use super::raycluster::{MANAGERS, check_later_pod, check_spec, default_spec};
+use super::meta;
+use super::raycluster::{MANAGERS, RAY, check_later_pod, check_owner, check_spec, default_spec};
 use super::{Kind, Source, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 use crate::kinds;
 use crate::names::RAY_CLUSTER;
 
-/// The longest name: the names of cluster, head and Service are the job's with more characters.
-const NAME_MAX: usize = 47;
 const K8S_JOB_MODE: &str = "K8sJobMode";
 const INTERACTIVE_MODE: &str = "InteractiveMode";
 const MODES: [&str; 2] = [K8S_JOB_MODE, INTERACTIVE_MODE];
@@ -59,16 +57,12 @@ const COLUMNS: &[TableColumn] = &[
 ];
 
 pub(super) const KIND: Kind = Kind {
-    group: "ray.io",
     kind: "RayJob",
     plural: "rayjobs",
     singular: "rayjob",
     list_kind: "RayJobList",
-    categories: &["all"],
     definition: Some(kinds::RayJob::crd),
     schema: "io.ray.v1.RayJob",
-    status: true,
-    generation: true,
     default: |job| {
         if let Some(spec) = json::child(job, "spec") {
             json::fill_text(spec, "submissionMode", K8S_JOB_MODE);
@@ -78,18 +72,13 @@ pub(super) const KIND: Kind = Kind {
         }
     },
     validate,
-    prepare: meta::without_status,
     columns: COLUMNS,
-    ..Kind::BASE
+    ..RAY
 };
 
 fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    meta::check(new, old, true, NameRule::Dns1035, &mut errors);
-    let name = json::text(new, &["metadata", "name"]);
-    if name.len() > NAME_MAX {
-        errors.push(FieldError::too_long("metadata.name", NAME_MAX));
-    }
+    check_owner(new, old, &mut errors);
     let path = Path::new("spec");
     let spec = json::at(new, &["spec"]);
     let before = old.map(|old| json::at(old, &["spec"]));
@@ -183,8 +172,7 @@ fn what_it_runs(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         errors.push(FieldError::required(&path.child("entrypoint"), detail));
     }
     if interactive && json::int(spec, &["backoffLimit"]).is_some_and(|limit| limit > 0) {
-        let detail =
-            "in InteractiveMode nobody submits the job a second time: leave this field out";
+        let detail = "in InteractiveMode the server does not submit the job: leave this field out";
         errors.push(FieldError::forbidden(&path.child("backoffLimit"), detail));
     }
     for key in ["entrypoint", "runtimeEnvYAML", "entrypointResources"] {
@@ -287,6 +275,7 @@ fn policy(of: &Value, spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError
 mod tests {
     use serde_json::json;
 
+    use super::super::raycluster::OWNER_NAME_MAX;
     use super::*;
 
     fn errors_of(name: &str, spec: Value) -> Vec<String> {
@@ -356,7 +345,7 @@ mod tests {
         for (spec, text) in table {
             assert_eq!(errors_of("j", spec), [text]);
         }
-        let long = "j".repeat(NAME_MAX + 1);
+        let long = "j".repeat(OWNER_NAME_MAX + 1);
         assert_eq!(errors_of(&long, with(json!({}))).len(), 1);
     }
 

@@ -4,16 +4,14 @@ use kube::CustomResourceExt as _;
 use serde_json::Value;
 
 use super::columns::{AGE, NAME, of};
-use super::meta::{self, NameRule};
-use super::raycluster::{MANAGERS, check_spec, default_spec};
+use super::meta;
+use super::raycluster::{MANAGERS, RAY, check_owner, check_spec, default_spec};
 use super::{Kind, Source, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 use crate::kinds;
 use crate::serve_config;
 
-/// The longest name: the names of clusters, heads and Services are the service's with more characters.
-const NAME_MAX: usize = 47;
 const UPGRADES: [&str; 2] = ["NewCluster", "None"];
 const INCREMENTAL: &str = "NewClusterWithIncrementalUpgrade";
 
@@ -35,16 +33,12 @@ const COLUMNS: &[TableColumn] = &[
 ];
 
 pub(super) const KIND: Kind = Kind {
-    group: "ray.io",
     kind: "RayService",
     plural: "rayservices",
     singular: "rayservice",
     list_kind: "RayServiceList",
-    categories: &["all"],
     definition: Some(kinds::RayService::crd),
     schema: "io.ray.v1.RayService",
-    status: true,
-    generation: true,
     default: |service| {
         if let Some(spec) = json::child(service, "spec")
             && let Some(cluster) = json::child(spec, "rayClusterConfig")
@@ -53,18 +47,13 @@ pub(super) const KIND: Kind = Kind {
         }
     },
     validate,
-    prepare: meta::without_status,
     columns: COLUMNS,
-    ..Kind::BASE
+    ..RAY
 };
 
 fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    meta::check(new, old, true, NameRule::Dns1035, &mut errors);
-    let name = json::text(new, &["metadata", "name"]);
-    if name.len() > NAME_MAX {
-        errors.push(FieldError::too_long("metadata.name", NAME_MAX));
-    }
+    check_owner(new, old, &mut errors);
     let path = Path::new("spec");
     let spec = json::at(new, &["spec"]);
     let before = old.map(|old| json::at(old, &["spec"]));
@@ -133,6 +122,7 @@ fn upgrades(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
 mod tests {
     use serde_json::json;
 
+    use super::super::raycluster::OWNER_NAME_MAX;
     use super::*;
 
     fn errors_of(name: &str, more: Value) -> Vec<String> {
@@ -193,7 +183,10 @@ mod tests {
         for (more, text) in table {
             assert_eq!(errors_of("s", more), [text]);
         }
-        assert_eq!(errors_of(&"s".repeat(NAME_MAX), json!({})), [""; 0]);
-        assert_eq!(errors_of(&"s".repeat(NAME_MAX + 1), json!({})).len(), 1);
+        assert_eq!(errors_of(&"s".repeat(OWNER_NAME_MAX), json!({})), [""; 0]);
+        assert_eq!(
+            errors_of(&"s".repeat(OWNER_NAME_MAX + 1), json!({})).len(),
+            1
+        );
     }
 }

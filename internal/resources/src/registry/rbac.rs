@@ -7,7 +7,7 @@ use super::meta::{self, NameRule};
 use super::{Kind, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
-use crate::rbac::GROUP;
+use crate::names::RBAC_GROUP as GROUP;
 use crate::syntax;
 
 /// The most rules of a written role: each request of its subjects scans them.
@@ -75,7 +75,7 @@ pub(super) const ROLE: Kind = Kind {
         let mut errors = Vec::new();
         meta::check(new, old, true, NameRule::Segment, &mut errors);
         rules(new, true, &mut errors);
-        few(new, old, &mut errors);
+        check_count(new, old, &mut errors);
         errors
     },
     ..ROLES
@@ -92,7 +92,7 @@ pub(super) const CLUSTER_ROLE: Kind = Kind {
         let mut errors = Vec::new();
         meta::check(new, old, false, NameRule::Segment, &mut errors);
         rules(new, false, &mut errors);
-        few(new, old, &mut errors);
+        check_count(new, old, &mut errors);
         aggregation(new, &mut errors);
         errors
     },
@@ -189,7 +189,7 @@ fn rules(role: &Value, namespaced: bool, errors: &mut Vec<FieldError>) {
 
 /// Refuses more rules than [`MOST_RULES`]. An older role may keep more; the rules of an aggregated role are bounded in
 /// its parts.
-fn few(new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+fn check_count(new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     let count = |role: &Value| json::items(role, &["rules"]).len();
     let (now, before) = (count(new), old.map_or(0, count));
     if now > MOST_RULES && now > before && !json::has(new, &["aggregationRule"]) {

@@ -10,8 +10,8 @@ pub use cluster_service::{
 
 /// The domain of the cluster's names.
 pub const CLUSTER_DOMAIN: &str = "cluster.local";
-/// The most Services that nodes are told of. Those beyond it, in the order of namespace and name, have neither rules
+/// The most Services that the server sends to nodes. Those beyond it, in the order of namespace and name, have neither rules
 /// nor names on the nodes.
 pub const SERVICES_MAX: usize = 8192;
-/// The most endpoints of one Service that nodes are told of; those beyond it get no connections.
+/// The most endpoints of one Service that the server sends to nodes; those beyond it get no connections.
 pub const ENDPOINTS_MAX: usize = 1000;

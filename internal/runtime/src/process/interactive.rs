@@ -1,4 +1,4 @@
-//! A command in a running container whose input and output somebody holds: `kubectl exec`. Owns the
+//! A command in a running container whose input and output a client holds: `kubectl exec`. Owns the
 //! pipes or the terminal, and the command's end; the stage that joins the container is
 //! [`crate::shim::exec`].
 

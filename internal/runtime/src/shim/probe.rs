@@ -7,11 +7,10 @@ use std::process::ExitCode;
 
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork, geteuid};
-use serde::{Deserialize, Serialize};
 
 use super::start::isolate;
 use super::{privileges, seccomp};
-use crate::capabilities::Support;
+use crate::capabilities::{ProbeReply, Support};
 use crate::error::StartFault;
 use crate::mounts::apply::{hide_device, try_read_only_host};
 use crate::mounts::kernel;
@@ -21,17 +20,6 @@ use crate::spec::{Isolation, ProcessUser};
 const TRIAL_USER: u32 = 65_533;
 /// Longest reason read from the trial.
 const MAX_REASON: u64 = 4096;
-
-/// The answer, as JSON on standard output.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct ProbeReply {
-    /// Mount, UTS and IPC namespaces, and mounts in them.
-    pub namespaces: Support,
-    /// All that holds a container, as [`Isolation`] describes it, but for what follows.
-    pub isolation: Support,
-    /// Showing a container the host's files read-only.
-    pub read_only_host: Support,
-}
 
 /// Runs the stage.
 pub fn run() -> ExitCode {

@@ -27,7 +27,7 @@ pub(super) struct ShimRecord {
 }
 
 impl ShimRecord {
-    pub(super) fn save(&mut self) -> Result<(), crate::RuntimeError> {
+    pub(super) fn save(&mut self) -> Result<(), crate::error::RuntimeError> {
         let outcome = save(&self.dir, STATE_FILE, &self.state);
         self.unsaved = outcome.is_err();
         outcome

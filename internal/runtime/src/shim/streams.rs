@@ -64,7 +64,8 @@ fn give_pipes(command: &mut Command, spec: &ContainerSpec) -> Result<Streams, Sh
     if spec.stdin {
         let (end, writing) = pipe()?;
         let end = OwnedFd::from(end);
-        fcntl(&end, FcntlArg::F_SETFD(FdFlag::empty())).map_err(told("cannot pass the input"))?;
+        fcntl(&end, FcntlArg::F_SETFD(FdFlag::empty()))
+            .map_err(call_failed("cannot pass the input"))?;
         command.env(INPUT, end.as_raw_fd().to_string());
         let writing = OwnedFd::from(writing);
         do_not_wait(&writing)?;
@@ -90,10 +91,10 @@ fn give_terminal(command: &mut Command, spec: &ContainerSpec) -> Result<Streams,
         ws_ypixel: 0,
     };
     let OpenptyResult { master, slave } =
-        openpty(Some(&size), None).map_err(told("cannot make a terminal"))?;
+        openpty(Some(&size), None).map_err(call_failed("cannot make a terminal"))?;
     for end in [&master, &slave] {
         fcntl(end, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))
-            .map_err(told("cannot keep a terminal"))?;
+            .map_err(call_failed("cannot keep a terminal"))?;
     }
     do_not_wait(&master)?;
     let again = |end: &OwnedFd| end.try_clone().map_err(ShimError::Pipe);
@@ -121,13 +122,13 @@ fn stream(pipe: File, output: OutputStream) -> Stream {
 }
 
 fn do_not_wait(end: &OwnedFd) -> Result<(), ShimError> {
-    let flags = fcntl(end, FcntlArg::F_GETFL).map_err(told("cannot read a pipe's flags"))?;
+    let flags = fcntl(end, FcntlArg::F_GETFL).map_err(call_failed("cannot read a pipe's flags"))?;
     let flags = OFlag::from_bits_truncate(flags) | OFlag::O_NONBLOCK;
-    fcntl(end, FcntlArg::F_SETFL(flags)).map_err(told("cannot set a pipe's flags"))?;
+    fcntl(end, FcntlArg::F_SETFL(flags)).map_err(call_failed("cannot set a pipe's flags"))?;
     Ok(())
 }
 
-fn told(what: &'static str) -> impl Fn(Errno) -> ShimError {
+fn call_failed(what: &'static str) -> impl Fn(Errno) -> ShimError {
     move |source| ShimError::Call { what, source }
 }
 

@@ -57,8 +57,8 @@ pub(crate) struct QueueTurns {
 pub(crate) enum NextGang {
     /// A gang that requests this.
     Needs(Room),
-    /// None: the queue is out of this round.
-    Nobody,
+    /// No gang waits: the queue is out of this round.
+    NoGang,
 }
 
 impl QueueTurns {
@@ -87,7 +87,7 @@ impl QueueTurns {
         let waited = self.levels[queue].need.is_some();
         self.levels[queue].need = match next {
             NextGang::Needs(need) => Some(need),
-            NextGang::Nobody => None,
+            NextGang::NoGang => None,
         };
         let waits = self.levels[queue].need.is_some();
         self.waiting = self.waiting + usize::from(waits) - usize::from(waited);

@@ -128,11 +128,11 @@ fn pod(demand: &PodDemand, models: &[String]) -> k8s::Pod {
         queue: DEFAULT_QUEUE.to_owned(),
         ..Job::default()
     };
-    shape::pod(&asked(demand, models), &job, None)
+    shape::pod(&requests_of(demand, models), &job, None)
 }
 
 /// A pod's requests, in the form of traces.
-fn asked(demand: &PodDemand, models: &[String]) -> PodShape {
+fn requests_of(demand: &PodDemand, models: &[String]) -> PodShape {
     let named = models.iter().enumerate();
     let admissible = named.filter(|(bit, _)| demand.models >> bit & 1 == 1);
     PodShape {

@@ -15,7 +15,7 @@ mod cases;
 #[path = "../../../scheduler/tests/conformance/cluster.rs"]
 mod cluster;
 mod engine;
-#[path = "../../../scheduler/tests/conformance/kai.rs"]
+#[path = "../../../scheduler/tests/conformance/kai/mod.rs"]
 mod kai;
 #[path = "../../../scheduler/tests/conformance/objects.rs"]
 mod objects;

@@ -227,7 +227,7 @@ impl<'a> Step<'a, '_> {
         self.observed.pods.iter().copied().filter(own).collect()
     }
 
-    /// A serving cluster that somebody deleted serves no more.
+    /// A serving cluster that a user deleted no longer serves.
     fn forget_lost(&mut self) {
         if let Some(name) = self.active_name()
             && self.named(Some(name.clone())).is_none()

@@ -299,7 +299,7 @@ pub(crate) fn redirect(known: &Service, wanted: &Service) -> Option<Action> {
     if old.selector == new.selector && old_ports == ports {
         return None;
     }
-    // The selector has the same keys for every cluster, but for keys that somebody added.
+    // The selector has the same keys for every cluster, but for keys that a user added.
     let mut selector: BTreeMap<String, Value> = BTreeMap::new();
     let added = old.selector.iter().flatten();
     selector.extend(added.map(|(key, _)| (key.clone(), Value::Null)));

@@ -394,7 +394,7 @@ fn keep_up(
         .collect();
     for replicas in &plan.replicas {
         for slot in roster.of_role(replicas.role) {
-            let vacant = slot.standing(replicas) == ReplicaState::Vacant;
+            let vacant = slot.state(replicas) == ReplicaState::Vacant;
             let name = plan.pod_name(slot.role, slot.index);
             let waits = recovery.is_some_and(|recovery| recovery.waits(&name, now).is_some());
             if vacant && (left == 0 || waits || mpi::holds_back(plan, roster, slot.role)) {

@@ -107,7 +107,7 @@ fn failure(
         }
         let failed: Vec<&Pod> = roster
             .of_role(replicas.role)
-            .filter(|slot| slot.standing(replicas) == ReplicaState::FailedForGood)
+            .filter(|slot| slot.state(replicas) == ReplicaState::FailedForGood)
             .filter_map(|slot| slot.pod)
             .collect();
         // The replicas that fail later often fail because of the first one.
@@ -133,7 +133,7 @@ fn failed_slots<'s, 'a>(plan: &ParsedTrainingJob<'_>, roster: &'s Roster<'a>) ->
         .flat_map(|replicas| {
             roster
                 .of_role(replicas.role)
-                .filter(|slot| slot.standing(replicas) == ReplicaState::FailedRetryable)
+                .filter(|slot| slot.state(replicas) == ReplicaState::FailedRetryable)
         })
         .collect()
 }

@@ -96,7 +96,8 @@ impl<'a> Roster<'a> {
 }
 
 impl Slot<'_> {
-    pub(crate) fn standing(&self, replicas: &Replicas<'_>) -> ReplicaState {
+    /// What has become of the slot's pod.
+    pub(crate) fn state(&self, replicas: &Replicas<'_>) -> ReplicaState {
         let Some(pod) = self.pod else {
             return ReplicaState::Vacant;
         };

@@ -14,7 +14,7 @@ pub(crate) fn has_succeeded(plan: &ParsedTrainingJob<'_>, roster: &Roster<'_>) -
     };
     let mut done = roster
         .of_role(leading.role)
-        .map(|slot| slot.standing(leading) == ReplicaState::Succeeded);
+        .map(|slot| slot.state(leading) == ReplicaState::Succeeded);
     if leading.role.is_single() {
         return leading.count > 0 && done.all(|done| done);
     }
@@ -33,13 +33,13 @@ pub(crate) fn is_running(plan: &ParsedTrainingJob<'_>, roster: &Roster<'_>) -> b
         return plan.replicas.iter().all(|replicas| {
             roster
                 .of_role(replicas.role)
-                .all(|slot| slot.standing(replicas) == ReplicaState::Running)
+                .all(|slot| slot.state(replicas) == ReplicaState::Running)
         });
     }
     leading(plan).is_some_and(|replicas| {
         roster
             .of_role(replicas.role)
-            .any(|slot| slot.standing(replicas) == ReplicaState::Running)
+            .any(|slot| slot.state(replicas) == ReplicaState::Running)
     })
 }
 

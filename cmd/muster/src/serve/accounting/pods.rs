@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 use k8s_openapi::Metadata;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use resources::amounts::{Amounts, pod_requests};
+use resources::amounts::pod_requests;
+use resources::devices::is_gpu_or_part;
 use resources::names;
 use usage::{Allocation, AllocationEnd, Owner, PodUid, accounted};
 
@@ -33,7 +34,8 @@ pub fn allocation(
     let gang = said(names::GROUP_NAME);
     let queue = gang.and_then(|gang| queue_of(&namespace, &gang));
     let queue = queue.or_else(|| said(names::QUEUE_NAME));
-    let model = has_gpus(&amounts).then(|| model_of(&node)).flatten();
+    let has_gpus = amounts.iter().any(|(name, _)| is_gpu_or_part(name));
+    let model = has_gpus.then(|| model_of(&node)).flatten();
     let owners = meta.owner_references.iter().flatten();
     let controller = owners.into_iter().find(|one| one.controller == Some(true));
     let submitted = meta.creation_timestamp.as_ref().map_or(now, |time| time.0);
@@ -55,12 +57,6 @@ pub fn allocation(
         started: bound_at(pod).unwrap_or(submitted),
         ended: end(pod, now),
     })
-}
-
-fn has_gpus(amounts: &Amounts) -> bool {
-    let extended =
-        |name: &str| name.contains('/') && name.contains("gpu") || name.contains("/mig-");
-    amounts.iter().any(|(name, _)| extended(name))
 }
 
 /// When the pod was bound: the binding sets the condition `PodScheduled`.

@@ -30,7 +30,7 @@ use super::held;
 use crate::kubelet::{self, KubeletConfig, LOOK_EVERY};
 
 /// Interval of the search for specs of deleted claims.
-const TIDY_EVERY: Duration = Duration::from_secs(60);
+const STALE_CLAIMS_EVERY: Duration = Duration::from_secs(60);
 
 /// The driver of one node.
 #[derive(Clone)]
@@ -109,11 +109,11 @@ impl DraDriver {
 
     /// Periodically removes specs of deleted claims that no pod here uses: a kubelet that lost its
     /// own records never asks to unprepare them.
-    pub(super) async fn tidy(&self) {
-        let mut tick = tokio::time::interval(TIDY_EVERY);
+    pub(super) async fn remove_stale_claims(&self) {
+        let mut tick = tokio::time::interval(STALE_CLAIMS_EVERY);
         loop {
             tick.tick().await;
-            if let Err(problem) = self.0.tidy().await {
+            if let Err(problem) = self.0.remove_stale_claims().await {
                 tracing::debug!("claims that are gone cannot be looked for: {problem}");
             }
         }
@@ -262,7 +262,7 @@ impl Inner {
         Ok(edits)
     }
 
-    async fn tidy(&self) -> Result<(), ClaimError> {
+    async fn remove_stale_claims(&self) -> Result<(), ClaimError> {
         let specs = self.specs.lock().await;
         let all = specs.all().map_err(ClaimError::SpecsUnread)?;
         for prepared in all {

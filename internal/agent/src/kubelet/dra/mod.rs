@@ -40,7 +40,7 @@ pub async fn run(
         ended = serve::registration(config, stop) => ended,
         () = publish::publish(config, client, driver.offer()) => Ok(()),
         () = driver.follow() => Ok(()),
-        () = driver.tidy() => Ok(()),
+        () = driver.remove_stale_claims() => Ok(()),
     }
 }
 

@@ -1,13 +1,12 @@
 //! Suspends, resumes, cancels and deletes jobs. A cancelled job keeps its record; a deletion is confirmed by the name.
 
-use administration::cancellation::{Canceller, suspension};
+use administration::cancellation::{Canceller, send_command, suspension};
 use axum::Form;
 use axum::extract::{FromRequest, Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use resources::access::Caller;
-use resources::registry;
 use resources::volcano;
 use serde::Deserialize;
 use serde_json::Value;
@@ -113,12 +112,7 @@ pub async fn carry_out(
         let uid = job.metadata.uid.as_deref().unwrap_or_default();
         let message = format!("user {} {done} the job", caller.user);
         let command = volcano::command(name, uid, order, &message);
-        let command: DynamicObject =
-            serde_json::from_value(command).map_err(|error| Problem::invalid(error.to_string()))?;
-        let commands = registry::find(volcano::COMMAND_GROUP, "v1alpha1", "commands");
-        let commands = commands.ok_or_else(|| Problem::invalid("there is no kind Command"))?;
-        let api = api_of(portal.client(caller), namespace, commands);
-        api.create(&PostParams::default(), &command).await?;
+        send_command(portal.client(caller), namespace, command).await?;
         return Ok(done);
     }
     let change = Patch::Merge(suspension(kind, on, by));

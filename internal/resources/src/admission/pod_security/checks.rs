@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::allow::Allowed;
-use super::level::{LevelVersion, PodSecurityLevel, StandardsVersion};
 use super::pod::{CheckViolation, CheckedPod};
 use super::{baseline, restricted};
+use crate::pod_security_level::{LevelVersion, PodSecurityLevel, StandardsVersion};
 
 /// The input of a check.
 pub(super) struct CheckInput<'a> {

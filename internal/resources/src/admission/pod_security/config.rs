@@ -8,10 +8,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use serde_json::Value;
 
 use super::allow::{AllowList, AllowedCapabilities, HostDirectory, Namespaces, clean};
-use super::level::{LEVELS, MODES, NamespaceLevels, PodSecurityLevel, StandardsVersion, VERSIONS};
 use super::{Exemptions, PodSecurity};
 use crate::field::{FieldError, Path};
 use crate::json;
+use crate::pod_security_level::{
+    LEVELS, MODES, NamespaceLevels, PodSecurityLevel, StandardsVersion, VERSIONS,
+};
 use crate::selector::LabelSelector;
 use crate::syntax;
 

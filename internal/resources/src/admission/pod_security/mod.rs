@@ -14,24 +14,26 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::json;
+use crate::pod_security_level::PREFIX;
 use crate::registry::Kind;
 
 mod allow;
 mod baseline;
 mod checks;
 mod config;
-mod level;
 mod namespace;
 mod pod;
 mod restricted;
 mod templates;
 
 pub use allow::{AllowList, AllowedCapabilities, HostDirectory, Namespaces};
-pub use level::{LevelVersion, NamespaceLevels, PodSecurityLevel, StandardsVersion, check_labels};
 pub use namespace::MAX_PODS;
 
+pub use crate::pod_security_level::{
+    LevelVersion, NamespaceLevels, PodSecurityLevel, StandardsVersion, check_labels,
+};
+
 use allow::Allowed;
-use level::PREFIX;
 use pod::describe;
 
 /// Objects that pod security does not check.

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::level::{LevelVersion, NamespaceLevels, PodSecurityLevel};
 use super::pod::{name, reasons};
 use super::{NamespaceRequest, PodSecurity, checks};
 use crate::json;
+use crate::pod_security_level::{LevelVersion, NamespaceLevels, PodSecurityLevel};
 
 /// The most pods that a change of labels is checked against, which bounds the cost of a request.
 pub const MAX_PODS: usize = 500;

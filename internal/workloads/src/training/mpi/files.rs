@@ -56,7 +56,7 @@ fn discover_hosts(plan: &ParsedTrainingJob<'_>, mpi: &Settings, roster: &Roster<
             continue;
         }
         for slot in roster.of_role(replicas.role) {
-            if slot.standing(replicas) == ReplicaState::Running {
+            if slot.state(replicas) == ReplicaState::Running {
                 let host = host(plan, slot.role, slot.index);
                 script.push_str(&format!("echo {host}\n"));
             }

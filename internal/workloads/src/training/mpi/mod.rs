@@ -76,7 +76,7 @@ pub(crate) fn objects(
     let vacant = plan.replicas_of(ReplicaType::Launcher).is_some_and(|of| {
         roster
             .of_role(of.role)
-            .any(|slot| slot.standing(of) == ReplicaState::Vacant)
+            .any(|slot| slot.state(of) == ReplicaState::Vacant)
     });
     let data = files::data(plan, &mpi, roster);
     let mut actions = Vec::new();

@@ -10,11 +10,11 @@ use crate::field::{FieldError, Path};
 use crate::json;
 
 /// The prefix of all labels and audit annotations of pod security.
-pub(super) const PREFIX: &str = "pod-security.kubernetes.io/";
+pub(crate) const PREFIX: &str = "pod-security.kubernetes.io/";
 /// The error for an unknown level.
-pub(super) const LEVELS: &str = "must be one of privileged, baseline, restricted";
+pub(crate) const LEVELS: &str = "must be one of privileged, baseline, restricted";
 /// The error for an unknown version.
-pub(super) const VERSIONS: &str = "must be \"latest\" or \"v1.x\"";
+pub(crate) const VERSIONS: &str = "must be \"latest\" or \"v1.x\"";
 
 /// How much a pod may request; from least to most strict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -79,7 +79,7 @@ impl StandardsVersion {
     }
 
     /// True for Kubernetes 1.`minor` and later.
-    pub(super) fn since(self, minor: u32) -> bool {
+    pub(crate) fn since(self, minor: u32) -> bool {
         self >= StandardsVersion::Minor(minor)
     }
 }
@@ -130,7 +130,7 @@ pub struct NamespaceLevels {
 }
 
 /// The modes, as labels and configuration files name them.
-pub(super) const MODES: [&str; 3] = ["enforce", "audit", "warn"];
+pub(crate) const MODES: [&str; 3] = ["enforce", "audit", "warn"];
 
 impl NamespaceLevels {
     /// The same level for every mode, in the newest edition.
@@ -143,7 +143,7 @@ impl NamespaceLevels {
         }
     }
 
-    pub(super) fn mode_mut(&mut self, mode: &str) -> &mut LevelVersion {
+    pub(crate) fn mode_mut(&mut self, mode: &str) -> &mut LevelVersion {
         match mode {
             "enforce" => &mut self.enforce,
             "audit" => &mut self.audit,
