@@ -1,13 +1,15 @@
 //! Owns the admission of new objects beyond validation, and the fields that admission adds: the
-//! namespace must accept new objects, the user of the workload, a pod's priority, limit ranges. The
+//! namespace must accept new objects, the user and the team of the workload, a pod's priority, limit ranges. The
 //! rules themselves are in `resources::admission`; quotas are in `quota`.
 
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{LimitRange, ServiceAccount};
 use resources::admission::{
-    OWNED, account_name, keep_work, limit_ranges, owner, priority, service_account,
+    OWNED, TeamRefused, account_name, keep_work, limit_ranges, named_team, owner, priority,
+    remove_team, service_account, set_team,
 };
+use resources::names::TEAM;
 use resources::registry::Kind;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -87,11 +89,47 @@ fn account(call: &Call, pod: &mut Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sets the user of an object's workload, on creation and on update.
+/// Sets the team that an object's workload counts for, or refuses another one, on creation and where an update names it.
+fn team(call: &Call, object: &mut Value, live: Option<&Value>) -> Result<(), Failure> {
+    let same = live.is_some_and(|live| named_team(live) == named_team(object));
+    let Some(namespace) = call.namespace.as_deref().filter(|_| !same) else {
+        return Ok(());
+    };
+    let store = &call.server.0.store;
+    let namespaces = kind_of("", "Namespace");
+    let own = store.get(&namespaces.key(None, namespace));
+    if let Some(team) = own.as_ref().and_then(|own| own.meta.labels.get(TEAM)) {
+        set_team(call.kind, object, team);
+        return Ok(());
+    }
+    let Some(team) = named_team(object).map(str::to_owned) else {
+        return Ok(());
+    };
+    let all = store.list(&namespaces.prefix(None), None, usize::MAX);
+    let mut all = all.entries.iter();
+    let exists = all.any(|one| one.meta.labels.get(TEAM) == Some(&team));
+    if !exists {
+        return Ok(());
+    }
+    if call.caller.is_component() {
+        // A template named the team before it existed.
+        remove_team(object);
+        return Ok(());
+    }
+    if call.impersonates(&team) {
+        return Ok(());
+    }
+    let namespace = namespace.to_owned();
+    let why = TeamRefused { team, namespace }.to_string();
+    Err(Failure::forbidden(call.kind, object::name(object), &why))
+}
+
+/// Sets the user and the team of an object's workload, on creation and on update.
 pub(crate) fn own(call: &Call, object: &mut Value, live: Option<&Value>) -> Result<(), Failure> {
     if !OWNED.contains(&call.kind.kind) {
         return Ok(());
     }
+    team(call, object, live)?;
     let impersonates = |user: &str| call.impersonates(user);
     let refused =
         |object: &Value, why: &str| Failure::forbidden(call.kind, object::name(object), why);

@@ -3,7 +3,7 @@
 use regex::{Regex, RegexBuilder};
 
 /// The most memory of a compiled expression, in bytes.
-const SIZE_MAX: usize = 256 * 1024;
+const SIZE_MAX: usize = 64 * 1024;
 /// The deepest nesting of groups.
 const NEST_MAX: u32 = 32;
 
@@ -37,7 +37,13 @@ mod tests {
                 .unwrap()
                 .is_match("with exit code 2.")
         );
-        for wrong in ["(", "a{1000}{1000}", &"(".repeat(200)] {
+        for wrong in [
+            "(",
+            "a{1000}{1000}",
+            &"(".repeat(200),
+            // Tens of kilobytes from few characters: each \\w is all of Unicode's letters and digits.
+            r"(\w{9}){9}",
+        ] {
             let error = compile(wrong).unwrap_err().to_string();
             assert!(!error.is_empty() && !error.contains('\n'), "{error}");
         }

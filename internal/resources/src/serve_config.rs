@@ -6,6 +6,11 @@ use serde_json::Value;
 pub const TEXT_MAX: usize = 262_144;
 /// The most opening brackets and braces. The scanner visits the open ones for each token.
 pub const BRACKETS_MAX: usize = 4096;
+/// The most lines that begin with `%`. The parser compares each directive with all previous ones, and each tag with all
+/// of them.
+pub const DIRECTIVES_MAX: usize = 64;
+/// What ends a line in YAML 1.1.
+const LINE_ENDS: [char; 5] = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
 
 /// Why a text is no configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,6 +23,9 @@ pub enum InvalidServeConfig {
         "must have at most {BRACKETS_MAX} opening brackets and braces: write lists and objects in lines"
     )]
     TooManyBrackets,
+    /// It has too many directives.
+    #[error("must have at most {DIRECTIVES_MAX} lines that begin with %")]
+    TooManyDirectives,
     /// It is no YAML.
     #[error("must be YAML: {0}")]
     NoYaml(String),
@@ -38,6 +46,10 @@ pub fn parse(text: &str) -> Result<Value, InvalidServeConfig> {
     if text.bytes().filter(opening).count() > BRACKETS_MAX {
         return Err(InvalidServeConfig::TooManyBrackets);
     }
+    let mut lines = text.trim_start_matches('\u{feff}').split(LINE_ENDS);
+    if lines.by_ref().filter(|line| line.starts_with('%')).count() > DIRECTIVES_MAX {
+        return Err(InvalidServeConfig::TooManyDirectives);
+    }
     let config: Value = serde_norway::from_str(text)
         .map_err(|error| InvalidServeConfig::NoYaml(error.to_string()))?;
     match config["applications"].is_array() {
@@ -55,9 +67,11 @@ mod tests {
         let config = parse("applications:\n- name: a\n  import_path: a:app\n").unwrap();
         assert_eq!(config["applications"][0]["import_path"], "a:app");
         let brackets = "[".repeat(BRACKETS_MAX + 1);
+        let directives = "%TAG !a! x\n".repeat(DIRECTIVES_MAX + 1);
         let table = [
             ("a".repeat(TEXT_MAX + 1), InvalidServeConfig::TooLong),
             (brackets, InvalidServeConfig::TooManyBrackets),
+            (directives, InvalidServeConfig::TooManyDirectives),
             ("apps: []".to_owned(), InvalidServeConfig::NoApplications),
             ("- a".to_owned(), InvalidServeConfig::NoApplications),
             (String::new(), InvalidServeConfig::NoApplications),

@@ -172,10 +172,13 @@ pub fn queue(team: &str, asked: &TeamQueue) -> Value {
     })
 }
 
-/// The team's quota in one namespace. A quota counts requests of devices under `requests.NAME`.
+/// The team's quota in one namespace. A quota counts requests of devices under `requests.NAME`, and objects under
+/// `count/RESOURCE.GROUP`.
 pub fn quota(team: &str, namespace: &str, amounts: &Amounts) -> Value {
     let counted = |name: &String| {
-        if name.contains('/') && !name.starts_with("requests.") {
+        let as_it_is = ["requests.", "limits.", "count/"];
+        let is_device = name.contains('/') && !as_it_is.iter().any(|start| name.starts_with(start));
+        if is_device {
             format!("requests.{name}")
         } else {
             name.clone()

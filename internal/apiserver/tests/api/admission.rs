@@ -132,3 +132,45 @@ async fn what_runs_for_one_member_is_not_changed_by_another() {
     as_user("ann", "PATCH", &path, &label).await.is(200);
     as_user("bob", "PATCH", &path, &image).await.is(200);
 }
+
+/// Usage and limits of a team count what its namespaces run, and nothing that others submit in its name.
+#[tokio::test]
+async fn work_counts_for_the_team_of_its_namespace_and_no_other() {
+    let api = Api::new();
+    for (name, team) in [("red", Some("red")), ("own", None)] {
+        let labels = team.map_or_else(|| json!({}), |team| json!({"muster.io/team": team}));
+        let object = json!({"metadata": {"name": name, "labels": labels}});
+        api.post("/api/v1/namespaces", &object).await.is(201);
+    }
+    let member = || user("eve", UserRole::Member, None);
+    let create = async |namespace: &str, team: Option<&str>| {
+        let annotations = team.map_or_else(|| json!({}), |team| json!({"muster.io/team": team}));
+        let pod = json!({
+            "metadata": {"generateName": "p-", "annotations": annotations},
+            "spec": {"containers": [{"name": "c", "command": ["true"]}]},
+        });
+        let path = format!("/api/v1/namespaces/{namespace}/pods");
+        let request = request("POST", &path, "application/json", pod.to_string());
+        api.send_as(member(), request).await
+    };
+    for team in [None, Some("blue"), Some("red")] {
+        let pod = create("red", team).await.is(201);
+        assert_eq!(pod["metadata"]["annotations"]["muster.io/team"], "red");
+    }
+    // A name that no team has is the submitter's own word.
+    let pod = create("own", Some("club")).await.is(201);
+    assert_eq!(pod["metadata"]["annotations"]["muster.io/team"], "club");
+    let message = create("own", Some("red")).await.refused(403, "Forbidden");
+    assert!(
+        message.contains("namespace \"own\" does not belong to team \"red\""),
+        "{message}"
+    );
+    let name = pod["metadata"]["name"].as_str().unwrap();
+    let path = format!("/api/v1/namespaces/own/pods/{name}");
+    let change = json!({"metadata": {"annotations": {"muster.io/team": "red"}}});
+    let media = "application/merge-patch+json";
+    let request = request("PATCH", &path, media, change.to_string());
+    api.send_as(member(), request)
+        .await
+        .refused(403, "Forbidden");
+}

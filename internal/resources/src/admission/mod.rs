@@ -1,5 +1,5 @@
 //! Admission checks beyond validation: limit ranges, quotas, priorities, the user that work runs for, the writes of
-//! nodes, reserved fields, the use of queues, pod security, service accounts. Pure: the caller passes in the objects that
+//! nodes, reserved fields, the use of queues, the team that work counts for, pod security, service accounts. Pure: the caller passes in the objects that
 //! apply, and the caller makes "read usage, then write" atomic.
 
 mod critical;
@@ -13,6 +13,7 @@ mod queue_use;
 pub mod quota;
 mod reserved;
 mod service_account;
+mod team;
 mod templates;
 
 pub use critical::{Critical, critical, takes_critical_pods};
@@ -26,3 +27,4 @@ pub use priority::{HIGHEST_USER_PRIORITY, PriorityError, SYSTEM_CLASSES, priorit
 pub use queue_use::{NotAdmitted, admits_namespace, default_queue, name_queue, queues_named};
 pub use reserved::{AllowedWriter, ReservedFieldViolation, keep_reserved, reserved};
 pub use service_account::{DEFAULT_ACCOUNT, account_name, service_account};
+pub use team::{TeamRefused, named_team, remove_team, set_team};

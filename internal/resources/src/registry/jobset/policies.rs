@@ -28,8 +28,8 @@ const STRATEGIES: [&str; 2] = ["Recreate", "BlockingRecreate"];
 const RULE_NAME_MAX: usize = 128;
 /// The most rules.
 const RULES_MAX: usize = 32;
-/// The most patterns of one rule, and the longest pattern.
-const PATTERNS_MAX: usize = 16;
+/// The most patterns of all rules together: all are compiled at each write, and again when a Job has failed.
+const PATTERNS_MAX: usize = 32;
 /// The longest pattern, in bytes.
 const PATTERN_MAX: usize = 512;
 /// The most Jobs of a job whose Jobs restart alone: the status counts the restarts of each.
@@ -101,6 +101,16 @@ fn failure(spec: &Value, jobs: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Ve
         errors.push(FieldError::too_many(&list, rules.len(), RULES_MAX));
         return;
     }
+    let all = |rule| json::items(rule, &["onJobFailureMessagePatterns"]).len();
+    let patterned: usize = rules.iter().map(all).sum();
+    if patterned > PATTERNS_MAX {
+        let detail = format!(
+            "the rules have {patterned} onJobFailureMessagePatterns together; at most {PATTERNS_MAX} are allowed: write \
+             alternatives as A|B"
+        );
+        errors.push(FieldError::forbidden(&list, &detail));
+        return;
+    }
     let mut names = BTreeSet::new();
     for (i, rule) in rules.iter().enumerate() {
         let at = list.index(i);
@@ -152,10 +162,6 @@ fn is_rule_name(name: &str) -> bool {
 fn patterns(rule: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let list = path.child("onJobFailureMessagePatterns");
     let all = json::items(rule, &["onJobFailureMessagePatterns"]);
-    if all.len() > PATTERNS_MAX {
-        errors.push(FieldError::too_many(&list, all.len(), PATTERNS_MAX));
-        return;
-    }
     for (i, pattern) in all.iter().enumerate() {
         let pattern = pattern.as_str().unwrap_or_default();
         let at = list.index(i);
@@ -164,6 +170,8 @@ fn patterns(rule: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         } else if let Err(error) = crate::pattern::compile(pattern) {
             let detail = format!("must be a regular expression of RE2: {error}");
             errors.push(FieldError::invalid(&at, pattern, detail));
+            // One is enough to refuse the object, and each costs its compilation.
+            return;
         }
     }
 }
