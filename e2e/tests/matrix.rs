@@ -80,7 +80,7 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 94] = [
+const PORTAL: [Row; 95] = [
     ("GET", "/metrics", "", "", Who::Admins, 403),
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
@@ -175,6 +175,8 @@ const PORTAL: [Row; 94] = [
     ("GET", "/ui/submit", "", "", Who::Authenticated, 403),
     ("POST", "/ui/submit", "", "yaml=", Who::Authenticated, 403),
     ("POST", "/ui/submit/form", "", "", Who::Authenticated, 403),
+    // The answer has what the caller may see.
+    ("GET", "/ui/find", "/ui/find?q=a&format=json", "", Who::Authenticated, 403),
     ("GET", "/ui/design", "", "", Who::Authenticated, 403),
     ("GET", "/ui/live", "", "", Who::Authenticated, 403),
     ("GET", "/ui/assets/{file}", "/ui/assets/muster.css", "", Who::All, 403),

@@ -9,6 +9,7 @@ mod assets;
 mod chart;
 mod design;
 mod drain;
+mod find;
 mod flash;
 mod job;
 mod jobs;
@@ -80,6 +81,7 @@ pub fn routes(routes: Routes) -> Routes {
         .get("/ui/submit", submit::blank)
         .post("/ui/submit", submit::submit)
         .post("/ui/submit/form", submit::from_form)
+        .get("/ui/find", find::show)
         .get("/ui/design", design::design)
         .get("/ui/live", live::changes)
         .get("/ui/assets/{file}", assets::asset)

@@ -111,7 +111,8 @@ fn require(portal: &Portal, caller: &Caller) -> Result<(), Problem> {
     }
 }
 
-fn teams(portal: &Portal, caller: &Caller) -> Vec<TeamRow> {
+/// The teams that a caller may see.
+pub(super) fn teams(portal: &Portal, caller: &Caller) -> Vec<TeamRow> {
     let sees = |namespace: &str| portal.may_see(caller, "", "resourcequotas", namespace);
     portal.board.teams(sees)
 }
