@@ -26,7 +26,7 @@ enum Shows {
 use Shows::{Nothing, Open, Signed};
 
 /// A route that browsers open, and the pages on it that are checked.
-const PAGES: [(&str, Shows); 24] = [
+const PAGES: [(&str, Shows); 25] = [
     ("/", Nothing),
     ("/ui", Nothing),
     ("/ui/", Signed(&["/ui/", "/ui/?map=load"])),
@@ -68,6 +68,7 @@ const PAGES: [(&str, Shows); 24] = [
     ("/ui/queues", Signed(&["/ui/queues"])),
     ("/ui/queues/{name}", Signed(&["/ui/queues/vision"])),
     ("/ui/usage", Signed(&["/ui/usage"])),
+    ("/ui/idle", Signed(&["/ui/idle", "/ui/idle?team=vision"])),
     ("/ui/alerts", Signed(&["/ui/alerts"])),
     ("/ui/submit", Signed(&["/ui/submit"])),
     ("/ui/find", Signed(&["/ui/find?q=train"])),

@@ -80,7 +80,7 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 95] = [
+const PORTAL: [Row; 97] = [
     ("GET", "/metrics", "", "", Who::Admins, 403),
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
@@ -154,6 +154,8 @@ const PORTAL: [Row; 95] = [
     ("GET", "/ui/jobs/{namespace}/{kind}/{name}", "/ui/jobs/a/jobs/there", "", Who::Team, 404),
     ("POST", "/ui/jobs/{namespace}/{kind}/{name}/{action}", "/ui/jobs/a/jobs/there/suspend", "", Who::Workers, 403),
     ("GET", "/ui/usage", "", "", Who::Authenticated, 403),
+    ("GET", "/ui/idle", "", "", Who::Authenticated, 403),
+    ("POST", "/ui/idle/{team}", "/ui/idle/none", "limit=1h", Who::Admins, 403),
     ("GET", "/ui/alerts", "", "", Who::Users, 403),
     ("POST", "/ui/alerts/silence", "", "rule=&on=&hours=1", Who::Admins, 403),
     ("POST", "/ui/alerts/{what}/{name}", "/ui/alerts/unsilence/none", "", Who::Admins, 403),

@@ -121,7 +121,7 @@ type Page = (
     fn(&Portal, &Caller) -> bool,
 );
 
-const PAGES: [Page; 12] = [
+const PAGES: [Page; 13] = [
     (
         "Overview",
         "what needs attention, GPUs by node",
@@ -149,6 +149,12 @@ const PAGES: [Page; 12] = [
     ),
     ("Queues", "shares and limits", "/ui/queues", may_list_queues),
     ("Usage", "GPU hours by team and user", "/ui/usage", all_may),
+    (
+        "Idle GPUs",
+        "jobs whose GPUs do nothing, limits of teams",
+        "/ui/idle",
+        all_may,
+    ),
     ("Alerts", "what fires, silences", "/ui/alerts", all_may),
     ("Teams", "members and quotas", "/ui/teams", all_may),
     ("Users", "accounts and roles", "/ui/users", may_list_users),

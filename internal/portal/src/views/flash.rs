@@ -26,7 +26,7 @@ type Known = (
     Option<(&'static str, &'static str)>,
 );
 
-const KNOWN: [Known; 19] = [
+const KNOWN: [Known; 20] = [
     (
         "suspended",
         "The job is suspended: its pods end, and it keeps its record.",
@@ -94,6 +94,11 @@ const KNOWN: [Known; 19] = [
     (
         "silenced",
         "The alert is silenced: it stays in the list and is not sent.",
+        None,
+    ),
+    (
+        "idle-limit-set",
+        "The limit is set in each namespace of the team.",
         None,
     ),
     ("unsilenced", "The silence has ended.", None),

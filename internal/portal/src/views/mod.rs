@@ -11,6 +11,7 @@ mod design;
 mod drain;
 mod find;
 mod flash;
+mod idle;
 mod job;
 mod jobs;
 mod live;
@@ -75,6 +76,8 @@ pub fn routes(routes: Routes) -> Routes {
         .get("/ui/queues/{name}", queue::one)
         .post("/ui/queues/{name}", queue::edit)
         .get("/ui/usage", usage::show)
+        .get("/ui/idle", idle::show)
+        .post("/ui/idle/{team}", idle::change)
         .get("/ui/alerts", alerts::show)
         .post("/ui/alerts/silence", alerts::silence)
         .post("/ui/alerts/{what}/{name}", alerts::act)
