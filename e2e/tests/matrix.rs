@@ -80,7 +80,7 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 97] = [
+const PORTAL: [Row; 98] = [
     ("GET", "/metrics", "", "", Who::Admins, 403),
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
@@ -150,6 +150,8 @@ const PORTAL: [Row; 97] = [
     ("GET", "/ui/jobs", "", "", Who::Authenticated, 403),
     // Each job's outcome is told on the page.
     ("POST", "/ui/jobs", "", "action=suspend&job=a/jobs/there", Who::Authenticated, 403),
+    // Callers that are no users of Muster keep no views.
+    ("POST", "/ui/jobs/views", "/ui/jobs/views?whose=mine", "name=own", Who::Users, 404),
     // A job without read permission looks like a missing one.
     ("GET", "/ui/jobs/{namespace}/{kind}/{name}", "/ui/jobs/a/jobs/there", "", Who::Team, 404),
     ("POST", "/ui/jobs/{namespace}/{kind}/{name}/{action}", "/ui/jobs/a/jobs/there/suspend", "", Who::Workers, 403),

@@ -1,4 +1,4 @@
-//! The search over what the reader may see: pages, jobs, nodes, queues, teams and users. It is a page of its own, and
+//! The search over what the reader may see: pages, saved views, jobs, nodes, queues, teams and users. It is a page of its own, and
 //! JSON for the search that `Ctrl K` opens over any page. Rights are those of the pages that the rows lead to.
 
 use askama::Template;
@@ -193,6 +193,17 @@ fn pages(portal: &Portal, caller: &Caller, words: &Words) -> Option<Group> {
     })
 }
 
+fn views(portal: &Portal, caller: &Caller, words: &Words) -> Option<Group> {
+    let user = portal.identity.user(&caller.user)?;
+    let ranked = user.views.into_iter();
+    let ranked = ranked.map(|view| (words.rank(&view.name, &["saved view"]), view));
+    Group::of("Saved views", ranked, |view| Row {
+        href: format!("/ui/jobs?{}", view.query),
+        note: "jobs".to_owned(),
+        name: view.name,
+    })
+}
+
 fn jobs(portal: &Portal, caller: &Caller, words: &Words) -> Option<Group> {
     let entries = portal.entries(caller);
     let ranked = entries.iter().map(|entry| {
@@ -267,13 +278,13 @@ fn users(portal: &Portal, caller: &Caller, words: &Words) -> Option<Group> {
 type Finder = fn(&Portal, &Caller, &Words) -> Option<Group>;
 
 /// All groups in the order of an answer.
-const FINDERS: [Finder; 6] = [pages, jobs, nodes, queues, team_rows, users];
+const FINDERS: [Finder; 7] = [pages, views, jobs, nodes, queues, team_rows, users];
 
-/// What a caller may see that answers a question; the pages if the question is empty.
+/// What a caller may see that answers a question; the pages and the saved views if the question is empty.
 fn find(portal: &Portal, caller: &Caller, question: &str) -> Vec<Group> {
     let words = Words::of(question);
     let finders = match words.0.is_empty() {
-        true => &FINDERS[..1],
+        true => &FINDERS[..2],
         false => &FINDERS[..],
     };
     let found = finders.iter().filter_map(|of| of(portal, caller, &words));

@@ -59,6 +59,7 @@ pub fn routes(routes: Routes) -> Routes {
         .post("/ui/users/{name}/{action}", users::act)
         .get("/ui/jobs", jobs::list)
         .post("/ui/jobs", jobs::act)
+        .post("/ui/jobs/views", jobs::keep_view)
         .get("/ui/jobs/{namespace}/{kind}/{name}", job::page)
         .post("/ui/jobs/{namespace}/{kind}/{name}/{action}", job::act)
         .get("/ui/nodes", nodes::nodes)
