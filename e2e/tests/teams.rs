@@ -233,7 +233,14 @@ fn members_work_in_their_teams_queue_and_namespace_and_see_no_other_team() {
         "{}",
         refused.err
     );
+    platform.apply(
+        "apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nmetadata: {name: set, namespace: vision}\nspec:\n  \
+         suspend: true\n  replicatedJobs:\n  - {name: w, template: {spec: {template: {spec: {restartPolicy: Never,\n      \
+         containers: [{name: c, command: [sleep, '600']}]}}}}}\n",
+    );
     let deleted = platform.cli(&["team", "delete", "vision", "--drain"]).ok();
+    let left = platform.kubectl(&["-n", "vision", "get", "jobsets", "-o", "name"]);
+    assert_eq!(left.ok().trim(), "");
     assert!(deleted.contains("its namespaces stay"), "{deleted}");
     assert_ne!(
         platform

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use rpc::agent::v1::{AgentMessage, Measurements, PodMeasurement};
+use devices::holders::DeviceHolder;
+use rpc::agent::v1::{AgentMessage, ContainerMeasurement, Measurements, PodMeasurement};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
@@ -61,11 +62,17 @@ pub async fn report(
         before_node = now;
         let mut used = usage_of_pods(node, &mut before_pods).await;
         let gpus = node.loads.lock().at(Instant::now(), config.look);
-        for (namespace, name, id) in held_alone(pods) {
+        let resources = pods.held_as();
+        for (holder, id) in held_alone(pods) {
             let measured = gpus.iter().any(|gpu| gpu.id == id);
             let mut same = used.iter_mut();
-            let pod = same.find(|pod| pod.namespace == namespace && pod.name == name);
+            let pod = same.find(|pod| pod.namespace == holder.namespace && pod.name == holder.pod);
             if let Some(pod) = pod.filter(|_| measured) {
+                let mut containers = pod.containers.iter_mut();
+                let container = containers.find(|one| one.name == holder.container);
+                if let (Some(container), Some(resource)) = (container, resources.get(&id)) {
+                    container.gpus.insert(id.clone(), resource.clone());
+                }
                 pod.gpus.push(id);
             }
         }
@@ -110,6 +117,12 @@ async fn usage_of_pods(
                 let cpu = earlier.and_then(|earlier| now.millicores_since(earlier));
                 add(&mut pod.cpu_millicores, cpu);
                 add(&mut pod.memory_bytes, Some(used.memory_working_set));
+                pod.containers.push(ContainerMeasurement {
+                    name: status.name.clone(),
+                    cpu_millicores: cpu,
+                    memory_bytes: Some(used.memory_working_set),
+                    ..ContainerMeasurement::default()
+                });
                 read.insert(id, now);
             }
         }
@@ -127,21 +140,21 @@ fn add(sum: &mut Option<u64>, more: Option<u64>) {
     }
 }
 
-/// The devices that the containers of one pod hold, and no other pod's: namespace, pod and the device's id.
-fn held_alone(pods: &Pods) -> Vec<(String, String, String)> {
-    let mut holders: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
+/// The devices that the containers of one pod hold, and no other pod's, each with the first container that holds it.
+fn held_alone(pods: &Pods) -> Vec<(DeviceHolder, String)> {
+    let mut holders: BTreeMap<String, Vec<DeviceHolder>> = BTreeMap::new();
     for (holder, devices) in pods.holders() {
         for device in devices {
-            let pod = (holder.namespace.clone(), holder.pod.clone());
             let of_device = holders.entry(device).or_default();
-            if !of_device.contains(&pod) {
-                of_device.push(pod);
+            let pod = |one: &DeviceHolder| (one.namespace.clone(), one.pod.clone());
+            if !of_device.iter().any(|one| pod(one) == pod(&holder)) {
+                of_device.push(holder.clone());
             }
         }
     }
     let alone = holders.into_iter().filter_map(|(device, mut pods)| {
-        let (namespace, name) = pods.pop()?;
-        pods.is_empty().then_some((namespace, name, device))
+        let holder = pods.pop()?;
+        pods.is_empty().then_some((holder, device))
     });
     alone.collect()
 }

@@ -38,6 +38,33 @@ pub(crate) struct Virtual {
     pub(crate) namespaced: bool,
 }
 
+/// What was measured last ([`crate::usage_metrics`]).
+pub(crate) static MEASURED: [Virtual; 2] = [
+    Virtual {
+        group: "metrics.k8s.io",
+        version: "v1beta1",
+        kind: "NodeMetrics",
+        plural: "nodes",
+        singular: "",
+        namespaced: false,
+    },
+    Virtual {
+        group: "metrics.k8s.io",
+        version: "v1beta1",
+        kind: "PodMetrics",
+        plural: "pods",
+        singular: "",
+        namespaced: true,
+    },
+];
+
+/// The resources that are not stored, each with its verbs.
+fn not_stored() -> impl Iterator<Item = (&'static Virtual, &'static [&'static str])> {
+    let created = VIRTUAL.iter().map(|one| (one, &["create"] as &[_]));
+    created.chain(MEASURED.iter().map(|one| (one, &["get", "list"] as &[_])))
+}
+
+/// Those that are created only to be answered.
 pub(crate) static VIRTUAL: [Virtual; 7] = [
     Virtual {
         group: "",
@@ -185,7 +212,7 @@ fn subresources(kind: &Kind) -> Vec<Sub> {
 /// Groups and their versions, the core group first, in the registry's order.
 fn versions() -> Vec<(&'static str, &'static str)> {
     let kept = registry::served().map(|kind| (kind.group, kind.version));
-    let asked = VIRTUAL.iter().map(|one| (one.group, one.version));
+    let asked = not_stored().map(|(one, _)| (one.group, one.version));
     let mut found = Vec::new();
     for pair in kept.chain(asked) {
         if !found.contains(&pair) {
@@ -285,13 +312,11 @@ fn resource_list(group: &str, version: &str) -> Value {
             resources.push(entry);
         }
     }
-    for one in VIRTUAL
-        .iter()
-        .filter(|one| one.group == group && one.version == version)
+    for (one, verbs) in not_stored().filter(|(one, _)| one.group == group && one.version == version)
     {
         resources.push(json!({
             "name": one.plural, "singularName": one.singular, "namespaced": one.namespaced, "kind": one.kind,
-            "verbs": ["create"],
+            "verbs": verbs,
         }));
     }
     json!({
@@ -349,12 +374,14 @@ fn aggregated_resources(group: &str, version: &str) -> Vec<Value> {
         }
         entry
     });
-    let asked = VIRTUAL.iter().filter(|one| one.group == group && one.version == version).map(|one| {
-        json!({
-            "resource": one.plural, "responseKind": kind_of((one.group, one.version, one.kind)),
-            "scope": scope(one.namespaced), "singularResource": one.singular, "verbs": ["create"],
-        })
-    });
+    let asked = not_stored()
+        .filter(|(one, _)| one.group == group && one.version == version)
+        .map(|(one, verbs)| {
+            json!({
+                "resource": one.plural, "responseKind": kind_of((one.group, one.version, one.kind)),
+                "scope": scope(one.namespaced), "singularResource": one.singular, "verbs": verbs,
+            })
+        });
     kept.chain(asked).collect()
 }
 

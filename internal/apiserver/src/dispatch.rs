@@ -25,7 +25,7 @@ use crate::work_threads::{By, weight};
 use crate::{
     audit, binding, create, delete, delete_collection, discovery, eviction, exec, impersonation,
     list, logs, namespace, negotiate, patch, path, read, request, review, scale, service_account,
-    update, versions, watch,
+    update, usage_metrics, versions, watch,
 };
 
 type DispatchResult = Result<Response<Body>, Failure>;
@@ -80,7 +80,10 @@ async fn answer(server: &ApiServer, parts: &Parts, body: Body) -> DispatchResult
         RequestTarget::Resource(target) => {
             match registry::find(&target.group, &target.version, &target.resource) {
                 Some(kind) => on_resource(server, caller, kind, target, parts, body).await,
-                None => review::answer(server, caller, target, parts, body).await,
+                None => match usage_metrics::target(&target) {
+                    Some(of) => usage_metrics::answer(server, caller, of, target, parts),
+                    None => review::answer(server, caller, target, parts, body).await,
+                },
             }
         }
         other if parts.method == Method::GET || parts.method == Method::HEAD => {

@@ -65,6 +65,19 @@ pub(crate) fn list(call: &Call) -> Result<Response<Body>, Failure> {
     }
 }
 
+/// All selected objects as they are now, without pages.
+pub(crate) fn all(call: &Call, selection: &ObjectSelection) -> Vec<Arc<Entry>> {
+    let page = call
+        .server
+        .0
+        .store
+        .list(&selection.prefix, None, usize::MAX);
+    let entries = page.entries.into_iter();
+    entries
+        .filter(|entry| selection.takes(&entry.meta))
+        .collect()
+}
+
 fn parsed(found: &ListResult) -> Result<Vec<Value>, Failure> {
     found
         .entries

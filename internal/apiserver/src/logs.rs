@@ -86,7 +86,7 @@ pub(crate) async fn get(call: &Call) -> Result<Response<Body>, Failure> {
         )
     })?;
     let stream = opener(request).await.map_err(|error| match error {
-        LogError::NotFound(why) => Failure::log_not_found(why),
+        LogError::NotFound(why) => Failure::not_found_because(why),
         LogError::BadRequest(why) => Failure::bad_request(why),
         LogError::Unavailable(why) => Failure::unavailable(why),
     })?;

@@ -26,6 +26,7 @@ use crate::limits::{SMALL_REQUEST_BYTES, WATCH_RECHECK};
 use crate::logs::LogOpener;
 use crate::pod_proxy::PodProxy;
 use crate::request::BodyFormat;
+use crate::usage_source::UsageSource;
 use crate::watch_places::WatchPlaces;
 use crate::work_threads::{By, RequestTurns, weight};
 use crate::{admission, bootstrap, client, decode, discovery, dispatch, node_authorizer, openapi};
@@ -88,6 +89,7 @@ pub(crate) struct Inner {
     pub(crate) logs: RwLock<Option<LogOpener>>,
     pub(crate) exec_opener: RwLock<Option<ExecOpener>>,
     pub(crate) pod_proxy: RwLock<Option<PodProxy>>,
+    pub(crate) usage: RwLock<Option<UsageSource>>,
     /// How many commands in containers each user runs.
     pub(crate) execs: ExecCounts,
     /// The open watches.
@@ -159,6 +161,7 @@ impl ApiServer {
             logs: RwLock::new(None),
             exec_opener: RwLock::new(None),
             pod_proxy: RwLock::new(None),
+            usage: RwLock::new(None),
             execs: ExecCounts::default(),
             watches: WatchPlaces::default(),
             auditor: RwLock::new(None),
@@ -231,6 +234,11 @@ impl ApiServer {
     /// be reached.
     pub fn set_pod_proxy(&self, proxy: PodProxy) {
         *self.0.pod_proxy.write() = Some(proxy);
+    }
+
+    /// Sets what says what nodes and pods use. Until then `metrics.k8s.io` answers that there are no measurements yet.
+    pub fn set_usage_source(&self, source: UsageSource) {
+        *self.0.usage.write() = Some(source);
     }
 
     /// A stored object; none if it does not exist or cannot be read. Checks no rights.

@@ -109,8 +109,8 @@ impl Failure {
         .about(kind, name)
     }
 
-    /// 404 for a log that does not exist; the text gives the reason.
-    pub fn log_not_found(why: String) -> Self {
+    /// 404 for what is not stored, such as a log; the text gives the reason.
+    pub fn not_found_because(why: String) -> Self {
         Self::new(StatusCode::NOT_FOUND, "NotFound", why).without_subject()
     }
 

@@ -1,6 +1,8 @@
 //! What agents measure, on its way to the history that keeps it: within bounds, and only about the node's own pods. It keeps
 //! nothing itself.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use rpc::agent::v1::{GpuMeasurement, Measurements, PodMeasurement};
 use tokio::sync::mpsc;
@@ -8,9 +10,11 @@ use tokio::sync::mpsc;
 use crate::index::Index;
 use crate::index::node_of;
 
-/// The most GPUs and the most pods of one message; the rest is dropped.
+/// The most GPUs and the most pods of one message, and what a pod may have at most; the rest is dropped.
 const GPUS_MAX: usize = 256;
 const PODS_MAX: usize = 2048;
+/// The most containers of a pod.
+const CONTAINERS_MAX: usize = 64;
 
 /// What a node measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,12 +66,20 @@ fn validated(mut said: Measurements, own: impl Fn(&PodMeasurement) -> bool) -> M
     said.gpus.iter_mut().for_each(gpu);
     for pod in &mut said.pods {
         pod.gpus.truncate(GPUS_MAX);
+        pod.containers.truncate(CONTAINERS_MAX);
+        let ids: BTreeSet<&String> = pod.gpus.iter().collect();
+        for container in &mut pod.containers {
+            // So a container's GPUs are bounded as the pod's are.
+            container.gpus.retain(|id, _| ids.contains(id));
+        }
     }
     said
 }
 
 #[cfg(test)]
 mod tests {
+    use rpc::agent::v1::ContainerMeasurement;
+
     use super::*;
 
     #[test]
@@ -78,9 +90,15 @@ mod tests {
             celsius: Some(40.0),
             ..GpuMeasurement::default()
         };
+        let gpus = ["", "of another pod"].map(|id| (id.to_owned(), "nvidia.com/gpu".to_owned()));
+        let container = ContainerMeasurement {
+            gpus: gpus.into_iter().collect(),
+            ..ContainerMeasurement::default()
+        };
         let pod = |name: &str| PodMeasurement {
             name: name.to_owned(),
             gpus: vec![String::new(); GPUS_MAX + 1],
+            containers: vec![container.clone(); CONTAINERS_MAX + 1],
             ..PodMeasurement::default()
         };
         let said = Measurements {
@@ -96,6 +114,11 @@ mod tests {
             (None, Some(40.0))
         );
         assert_eq!((found.pods.len(), found.pods[0].gpus.len()), (1, GPUS_MAX));
+        let containers = &found.pods[0].containers;
+        assert_eq!(
+            (containers.len(), containers[0].gpus.len()),
+            (CONTAINERS_MAX, 1)
+        );
         let many = Measurements {
             gpus: vec![gpu(1.0); GPUS_MAX + 1],
             ..Measurements::default()

@@ -15,6 +15,7 @@
 
 mod columns;
 mod hour;
+mod latest;
 pub mod log;
 mod query;
 mod resample;
@@ -25,6 +26,7 @@ mod time;
 
 pub use columns::{BUCKET, BUCKETS_PER_DAY, Bucket, ColumnError, DayColumn, HourColumn};
 pub use hour::{HourBlock, SERIES_MAX, add_to_day, of_day_column, of_hour};
+pub use latest::{LatestUsage, PodName, PodUsed, Used};
 pub use query::{HistoryQuery, HistoryQueryError, POINTS_MAX, QUERY_SERIES_MAX};
 pub use resample::{Point, Sample, resample};
 pub use retention::{

@@ -34,14 +34,12 @@ enum StatusForm {
     State,
     /// A condition of this type with status `False`.
     Condition(&'static str),
-    /// The same, in a status that must have these counts as well.
-    Counted(&'static str, &'static [&'static str]),
     /// The kind has no status.
     Nothing,
 }
 
 /// All these kinds.
-pub const ALL: [InertKind; 11] = [
+pub const ALL: [InertKind; 10] = [
     InertKind {
         resource: ("ray.io", "v1", "rayclusters"),
         message: "Muster keeps RayClusters and does not run them in a Kubernetes cluster yet: no head and no worker is made",
@@ -106,12 +104,6 @@ pub const ALL: [InertKind; 11] = [
         embedded_runs: false,
         form: StatusForm::Condition("Ready"),
     },
-    InertKind {
-        resource: ("autoscaling", "v2", "horizontalpodautoscalers"),
-        message: "Muster keeps HorizontalPodAutoscalers and does not scale by them yet: the target keeps the replicas that it has",
-        embedded_runs: false,
-        form: StatusForm::Counted("AbleToScale", &["currentReplicas", "desiredReplicas"]),
-    },
 ];
 
 impl InertKind {
@@ -155,13 +147,6 @@ impl InertKind {
             StatusForm::Condition(type_) => self
                 .may_set_status(object)
                 .then(|| json!({"conditions": standing(type_)})),
-            StatusForm::Counted(type_, counts) => self.may_set_status(object).then(|| {
-                let mut status = json!({"conditions": standing(type_)});
-                for count in counts {
-                    status[*count] = 0.into();
-                }
-                status
-            }),
         }
     }
 

@@ -5,6 +5,7 @@
 mod account_rights;
 mod action;
 pub mod apps;
+pub mod autoscaling;
 pub mod cronjob;
 mod failure;
 mod gang;

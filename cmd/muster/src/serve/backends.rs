@@ -1,24 +1,31 @@
 //! Connections between crates that do not depend on each other.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apiserver::{ApiServer, ExecAction, ExecEvent, ExecInput, ExecOpener};
+use apiserver::{ApiServer, ExecAction, ExecEvent, ExecInput, ExecOpener, MeasuredUsage, UsageOf};
 use fleet::Fleet;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use identity::Identity;
 use jiff::{SignedDuration, Timestamp};
+use measurements::Used;
 use portal::{
     Backends, BackupFailed, CreatedJoinToken, ListedJoinToken, LogProblem, LogQuery, NewJoinToken,
     NodeRequestProblem, UnreadableManifests,
 };
 use proxy::{PodHttp, ProxyTimes};
+use resources::quantity::Quantity;
 use rpc::agent::v1::{ExecData, ExecFrame, ExecInputEnd, ExecResize, OpenExec, exec_frame};
 use rpc::exec_channel;
 
+use super::history::SharedLatestUsage;
 use super::layout::FileLayout;
 use super::metrics::{self, RequestMetrics};
 use super::{backup, upgrade};
+
+/// Agents measure as often.
+const MEASURED_EACH: SignedDuration = SignedDuration::from_secs(15);
 
 /// Makes the pods' `log` subresource read from the nodes.
 pub fn connect_logs(api: &ApiServer, fleet: &Arc<Fleet>) {
@@ -57,6 +64,52 @@ pub fn connect_logs(api: &ApiServer, fleet: &Arc<Fleet>) {
 /// Makes the pods' `exec`, `attach` and `portforward` subresources reach the nodes.
 pub fn connect_exec(api: &ApiServer, fleet: &Arc<Fleet>) {
     api.set_exec_opener(exec_opener(fleet));
+}
+
+/// Makes `metrics.k8s.io` answer what was measured last.
+pub fn connect_usage(api: &ApiServer, latest: SharedLatestUsage) {
+    api.set_usage_source(Arc::new(move |of| {
+        let latest = latest.read();
+        let now = Timestamp::now();
+        let (at, used) = match of {
+            UsageOf::Node(node) => {
+                let (at, used) = latest.node(node, now)?;
+                (at, BTreeMap::from([(String::new(), amounts(used)?)]))
+            }
+            UsageOf::Pod {
+                namespace,
+                name,
+                uid,
+            } => {
+                let (at, pod) = latest.pod(&(namespace.to_owned(), name.to_owned()), now)?;
+                if pod.uid != uid {
+                    return None;
+                }
+                let containers = pod.containers.iter();
+                let used: Option<_> = containers
+                    .map(|(name, used)| Some((name.clone(), amounts(used)?)))
+                    .collect();
+                (at, used?)
+            }
+        };
+        Some(MeasuredUsage {
+            at,
+            window: MEASURED_EACH,
+            used,
+        })
+    }));
+}
+
+/// The amounts by resource; none until CPU time and memory were measured, so that no reader takes what is new for idle.
+fn amounts(used: &Used) -> Option<BTreeMap<String, Quantity>> {
+    let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let cpu = Quantity::from_milli(whole(used.cpu_millicores?));
+    let memory = Quantity::from_bytes(whole(used.memory_bytes?));
+    let gpus = used.gpus.iter();
+    let gpus =
+        gpus.map(|(resource, milli)| (resource.clone(), Quantity::from_milli(whole(*milli))));
+    let own = [("cpu".to_owned(), cpu), ("memory".to_owned(), memory)];
+    Some(own.into_iter().chain(gpus).collect())
 }
 
 /// HTTP to programs in pods, and the subresources `proxy` by it.

@@ -11,8 +11,8 @@ use std::time::Duration;
 use fleet::{MeasurementSink, NodeMeasurements};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
-use measurements::{HistoryQuery, Point, SERIES_MAX, Series};
-use parking_lot::Mutex;
+use measurements::{HistoryQuery, LatestUsage, Point, SERIES_MAX, Series};
+use parking_lot::{Mutex, RwLock};
 use portal::{Board, MeasurementsUnread, SharedUsage};
 use supervisor::{StatefulLoop, Stop};
 use tokio::sync::{mpsc, watch};
@@ -38,7 +38,11 @@ pub struct History {
     received: mpsc::Receiver<NodeMeasurements>,
     usage: SharedUsage,
     idle: SharedIdleGpus,
+    latest: SharedLatestUsage,
 }
+
+/// What nodes and pods used at their last measurement.
+pub type SharedLatestUsage = Arc<RwLock<LatestUsage>>;
 
 /// Since when the GPUs of pods do nothing.
 pub type SharedIdleGpus = Arc<Mutex<IdleGpus>>;
@@ -80,12 +84,18 @@ impl History {
             received,
             usage,
             idle: SharedIdleGpus::default(),
+            latest: SharedLatestUsage::default(),
         }
     }
 
     /// Since when the GPUs of pods do nothing, kept current while the history runs.
     pub fn idle_gpus(&self) -> SharedIdleGpus {
         self.idle.clone()
+    }
+
+    /// What nodes and pods used at their last measurement, kept current while the history runs.
+    pub fn latest_usage(&self) -> SharedLatestUsage {
+        self.latest.clone()
     }
 
     /// Answers questions, on threads that may block.
@@ -138,12 +148,14 @@ impl History {
                 () = &mut ended => return,
                 Some(measured) = self.received.recv() => {
                     collect::count_activity(&measured, &mut activity, &self.usage, &mut self.idle.lock());
+                    collect::keep_latest(&measured, &mut self.latest.write());
                     pending.add(measured.at.as_second(), collect::of_node(&measured));
                 }
                 _ = ticks.tick() => {
                     let now = Timestamp::now();
                     activity.forget(now);
                     self.idle.lock().forget(now);
+                    self.latest.write().forget(now);
                     if let Some(counts) = board.counts() {
                         pending.add(now.as_second(), collect::of_cluster(&counts));
                     }

@@ -137,6 +137,7 @@ impl RunningServer {
         let accounting = Accounting::keep(layout.usage(), client("accounting")).await;
         let alerting = Alerting::open(layout, receivers, url_for_nodes(options, address))?;
         let history = History::open(layout.history(), received, accounting.book()).await;
+        backends::connect_usage(&api, history.latest_usage());
         let board = portal::Board::start(&client("portal"));
         let idle_gpus = IdleGpuPolicing::new(board.clone(), history.idle_gpus());
         let portal = portal::Portal {

@@ -39,7 +39,23 @@ const BINDINGS: ObjectKind = ObjectKind(RBAC, "v1", "RoleBinding", "rolebindings
 const PODS: ObjectKind = ObjectKind("", "v1", "Pod", "pods", true);
 
 /// The kinds beside training jobs that a drain deletes, owners first.
-const DRAINED: [ObjectKind; 10] = [
+const DRAINED: [ObjectKind; 14] = [
+    ObjectKind(
+        "autoscaling",
+        "v2",
+        "HorizontalPodAutoscaler",
+        "horizontalpodautoscalers",
+        true,
+    ),
+    ObjectKind(
+        "trainer.kubeflow.org",
+        "v1alpha1",
+        "TrainJob",
+        "trainjobs",
+        true,
+    ),
+    ObjectKind("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets", true),
+    ObjectKind("ray.io", "v1", "RayJob", "rayjobs", true),
     ObjectKind("batch", "v1", "CronJob", "cronjobs", true),
     ObjectKind("apps", "v1", "Deployment", "deployments", true),
     ObjectKind("apps", "v1", "StatefulSet", "statefulsets", true),
@@ -415,6 +431,62 @@ impl Teams {
                 return Err(TeamProblem::Slow { pods });
             }
             tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use resources::registry;
+
+    use super::*;
+
+    /// The kinds in namespaces of which no pod is made.
+    const NO_WORK: [&str; 19] = [
+        "commands",
+        "configmaps",
+        "controllerrevisions",
+        "endpoints",
+        "endpointslices",
+        "events",
+        "leases",
+        "limitranges",
+        "persistentvolumeclaims",
+        "poddisruptionbudgets",
+        "podgroups",
+        "resourcequotas",
+        "rolebindings",
+        "roles",
+        "scaledobjects",
+        "secrets",
+        "serviceaccounts",
+        "services",
+        "trainingruntimes",
+    ];
+
+    #[test]
+    fn a_drain_deletes_every_kind_that_makes_pods_and_owners_first() {
+        let drained: Vec<(&str, &str)> = DRAINED.iter().map(|kind| (kind.0, kind.3)).collect();
+        for kind in registry::all().iter().filter(|kind| kind.namespaced) {
+            let is_drained =
+                kind.group == training::GROUP || drained.contains(&(kind.group, kind.plural));
+            assert!(
+                is_drained != NO_WORK.contains(&kind.plural),
+                "{}.{}: name it in DRAINED if pods are made of it, else in NO_WORK",
+                kind.plural,
+                kind.group
+            );
+        }
+        let at = |plural: &str| drained.iter().position(|(_, one)| *one == plural).unwrap();
+        for (owner, owned) in [
+            ("trainjobs", "jobsets"),
+            ("jobsets", "jobs"),
+            ("rayjobs", "rayclusters"),
+            ("rayservices", "rayclusters"),
+            ("cronjobs", "jobs"),
+            ("deployments", "replicasets"),
+        ] {
+            assert!(at(owner) < at(owned), "{owner} before {owned}");
         }
     }
 }

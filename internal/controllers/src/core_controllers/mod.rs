@@ -1,8 +1,9 @@
 //! The core controllers: garbage collection, namespaces, endpoints, claims, silent nodes, leftover
-//! pods, disruption budgets and pods on tainted nodes. Small pure functions decide; the loops watch, ask those, and write.
+//! pods, disruption budgets, autoscalers and pods on tainted nodes. Small pure functions decide; the loops watch, ask those, and write.
 //! They create no workloads and place none.
 
 mod access;
+mod autoscalers;
 mod budgets;
 mod claims;
 mod endpoints;
@@ -35,6 +36,7 @@ pub fn spawn(ctx: &Context) -> Vec<ControlLoop> {
         kept_running(ctx, "nodes", nodes::run),
         kept_running(ctx, "podgc", podgc::run),
         kept_running(ctx, "budgets", budgets::run),
+        kept_running(ctx, "autoscalers", autoscalers::run),
         kept_running(ctx, "taint evictions", taint_evictions::run),
     ]
 }

@@ -33,6 +33,8 @@ const RESERVED: [(&str, &str); 4] = [
     ("apps", "controllerrevisions"),
     ("coordination.k8s.io", "leases"),
 ];
+/// The API group of what nodes and pods use.
+const MEASURED: &str = "metrics.k8s.io";
 /// The kinds that a member creates and changes.
 const MEMBERS_OWN: [(&str, &str); 30] = [
     ("", "pods"),
@@ -131,22 +133,26 @@ fn written_parts(kind: &Kind) -> Vec<String> {
         .collect()
 }
 
-/// Reads everything in a namespace except Secrets, roles and bindings.
+/// Reads everything in a namespace except Secrets, roles and bindings, and what its pods use.
 fn reader_rules() -> Vec<Value> {
-    over(
+    let mut rules = over(
         |kind| kind.namespaced && !is_secret(kind) && kind.group != GROUP,
         read_parts,
         &READ,
-    )
+    );
+    rules.push(rule(MEASURED, &["pods"], &["get", "list"]));
+    rules
 }
 
-/// Reads the objects that the cluster shares.
+/// Reads the objects that the cluster shares, and what its nodes use.
 fn shared_rules() -> Vec<Value> {
-    over(
+    let mut rules = over(
         |kind| !kind.namespaced && kind.group != GROUP,
         read_parts,
         &READ,
-    )
+    );
+    rules.push(rule(MEASURED, &["nodes"], &["get", "list"]));
+    rules
 }
 
 /// The rights of a member beyond reading.

@@ -90,19 +90,34 @@ fn targets(scaler: &Value, _: jiff::Timestamp) -> Value {
                 "" => json::text(source, &["metric", "name"]),
                 name => name,
             };
-            let percent = json::int(source, &["target", "averageUtilization"]);
-            let aim = percent.map_or_else(
-                || {
-                    let value = json::text(source, &["target", "value"]);
-                    let average = json::text(source, &["target", "averageValue"]);
-                    if value.is_empty() { average } else { value }.to_owned()
-                },
-                |percent| format!("{percent}%"),
-            );
-            format!("{name}: <unknown>/{aim}")
+            let by_percent = json::has(source, &["target", "averageUtilization"]);
+            let now = member.and_then(|(_, member)| {
+                let mut all = json::items(scaler, &["status", "currentMetrics"]).iter();
+                let same = |one: &&Value| {
+                    ["name", "container"]
+                        .iter()
+                        .all(|key| json::text(one, &[member, key]) == json::text(source, &[key]))
+                        && json::has(one, &[member])
+                };
+                let found = json::at(all.find(same)?, &[member, "current"]);
+                amount(found, by_percent)
+            });
+            let aim = amount(json::at(source, &["target"]), by_percent).unwrap_or_default();
+            let now = now.unwrap_or_else(|| "<unknown>".to_owned());
+            format!("{name}: {now}/{aim}")
         })
         .collect();
     Value::from(shown.join(", "))
+}
+
+/// What is measured or aimed at: a percentage, or an amount.
+fn amount(of: &Value, by_percent: bool) -> Option<String> {
+    if by_percent {
+        return Some(format!("{}%", json::int(of, &["averageUtilization"])?));
+    }
+    let texts = ["value", "averageValue"].map(|key| json::text(of, &[key]));
+    let text = texts.into_iter().find(|text| !text.is_empty())?;
+    Some(text.to_owned())
 }
 
 fn source(type_: &str) -> Option<(&'static str, &'static str)> {
@@ -260,6 +275,16 @@ mod tests {
             targets(&made, jiff::Timestamp::UNIX_EPOCH),
             "cpu: <unknown>/80%"
         );
+        let mut measured = made;
+        measured["status"] = json!({"currentMetrics": [
+            {"type": "Resource", "resource": {"name": "memory", "current": {"averageUtilization": 1}}},
+            {"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": 45, "averageValue": "450m"}}},
+        ]});
+        let shown = |scaler: &Value| targets(scaler, jiff::Timestamp::UNIX_EPOCH);
+        assert_eq!(shown(&measured), "cpu: 45%/80%");
+        measured["spec"]["metrics"][0]["resource"]["target"] =
+            json!({"type": "AverageValue", "averageValue": "500m"});
+        assert_eq!(shown(&measured), "cpu: 450m/500m");
         let table = [
             (
                 json!({"maxReplicas": 0}),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use fleet::NodeMeasurements;
-use measurements::{Metric, Series, Subject};
+use measurements::{LatestUsage, Metric, PodUsed, Series, Subject, Used};
 use portal::{ClusterCounts, SharedUsage};
 use usage::{ActivityWatch, IdleGpus, PodUid};
 
@@ -72,6 +72,41 @@ pub fn of_cluster(counts: &ClusterCounts) -> Vec<(Series, f64)> {
         add(&subject, Metric::Gpus, node.gpus);
     }
     all.0
+}
+
+/// Takes in what a node and its pods used now.
+pub fn keep_latest(measured: &NodeMeasurements, latest: &mut LatestUsage) {
+    let values = &measured.values;
+    let node = Used {
+        cpu_millicores: values.cpu_millicores,
+        memory_bytes: values.memory_bytes,
+        gpus: BTreeMap::new(),
+    };
+    let pods = values.pods.iter().map(|pod| {
+        let containers = pod.containers.iter().map(|container| {
+            let mut gpus: BTreeMap<String, u64> = BTreeMap::new();
+            for (id, resource) in &container.gpus {
+                let mut all = values.gpus.iter();
+                let gpu = all.find(|gpu| gpu.id == *id);
+                if let Some(percent) = gpu.and_then(|gpu| gpu.utilisation) {
+                    // A percentage is within 0 and 100.
+                    *gpus.entry(resource.clone()).or_default() += (percent * 10.0).round() as u64;
+                }
+            }
+            let used = Used {
+                cpu_millicores: container.cpu_millicores,
+                memory_bytes: container.memory_bytes,
+                gpus,
+            };
+            (container.name.clone(), used)
+        });
+        let used = PodUsed {
+            uid: pod.uid.clone(),
+            containers: containers.collect(),
+        };
+        ((pod.namespace.clone(), pod.name.clone()), used)
+    });
+    latest.observe(&measured.node, measured.at, node, pods.collect());
 }
 
 /// Counts what the held GPUs did since the node's last message.
