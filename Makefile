@@ -28,7 +28,7 @@ test: parts ## everything: lint, fast tests, slow tests
 	@e2e/all
 
 parts:
-	@e2e/parts/get system python ray notebooks kubernetes helm pebble openid-provider containerd guest
+	@e2e/parts/get system python ray notebooks kubernetes helm pebble openid-provider containerd axe guest
 
 lint: ## format, clippy, licences and duplicates
 	cargo fmt --all --check

@@ -411,7 +411,7 @@ PAGES = {
     "submit-page": "/ui/submit", "nodes": "/ui/nodes", "queues": "/ui/queues",
     "ray": "/ui/jobs/default/rayclusters/rays", "volcano": "/ui/jobs/default/vcjobs/tasks",
     "teams": "/ui/teams", "team": "/ui/teams/vision", "drain": "/ui/nodes/NODE/drain",
-    "users": "/ui/users", "account": "/ui/account", "alerts": "/ui/alerts",
+    "users": "/ui/users", "account": "/ui/account", "alerts": "/ui/alerts", "find": "/ui/find?q=f", "idle": "/ui/idle?team=vision",
     "queue": "/ui/queues/vision", "job-waiting": "/ui/jobs/default/pytorchjobs/waits",
 }
 

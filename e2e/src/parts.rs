@@ -30,7 +30,7 @@ pub fn part(name: &str) -> PathBuf {
     let parts = repository().join("target/parts");
     existing(
         parts.join(name),
-        "e2e/parts/get kubernetes helm pebble openid-provider containerd guest python ray notebooks",
+        "e2e/parts/get kubernetes helm pebble openid-provider containerd axe guest python ray notebooks",
     )
 }
 

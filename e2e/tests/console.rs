@@ -162,6 +162,8 @@ fn a_team_made_by_a_form_is_what_the_command_line_makes_and_others_see_nothing_o
         "/ui/teams/vision",
         "/ui/",
         "/ui/jobs",
+        "/ui/find?q=s",
+        "/ui/find?q=b&format=json",
     ] {
         let seen = ask(&platform, &eve, &format!("GET {path}"), "");
         let others = ["speech", "annika", "bob"];
@@ -273,6 +275,249 @@ fn a_team_made_by_a_form_is_what_the_command_line_makes_and_others_see_nothing_o
     assert_eq!(page, "/ui/teams?flash=team-deleted");
     assert!(!platform.cli(&["team", "list"]).ok().contains("vision"));
     assert_eq!(ask(&platform, &bob, "GET /ui/teams/vision", "").code, 404);
+}
+
+/// The addresses that the search finds, by its JSON.
+fn found(platform: &Platform, token: &str, question: &str) -> Vec<String> {
+    let path = format!("/ui/find?format=json&q={question}");
+    let reply = ask(platform, token, &format!("GET {path}"), "");
+    assert_eq!(reply.code, 200, "{path}: {}", reply.whole);
+    let body = reply.whole.split_once("\r\n\r\n").unwrap().1;
+    let body = &body[body.find('{').unwrap()..=body.rfind('}').unwrap()];
+    let answer: Value = serde_json::from_str(body).unwrap();
+    let groups = answer["groups"].as_array().unwrap().iter();
+    let rows = groups.flat_map(|group| group["rows"].as_array().unwrap());
+    rows.map(|row| row["href"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn the_search_finds_what_the_reader_may_see_and_nothing_else() {
+    let platform = Platform::server(&[]);
+    let agent = platform.agent("secret-node", None, &[]);
+    platform.await_nodes(1);
+    let (admin, bob, eve) = (
+        token(&platform, "admin"),
+        user(&platform, "bob"),
+        user(&platform, "eve"),
+    );
+    for (team, member) in [("secret-a", "bob"), ("secret-b", "eve")] {
+        platform
+            .cli(&["team", "create", team, "--members", member])
+            .ok();
+        pod(&platform, team, &format!("{team}-pod"), "");
+    }
+    user(&platform, "secret-user");
+    let everything = [
+        "/ui/jobs/secret-a/pods/secret-a-pod",
+        "/ui/jobs/secret-b/pods/secret-b-pod",
+        "/ui/nodes/secret-node",
+        "/ui/queues/secret-a",
+        "/ui/queues/secret-b",
+        "/ui/teams/secret-a",
+        "/ui/teams/secret-b",
+        "/ui/users#user-secret-user",
+    ];
+    let sorted = |mut rows: Vec<String>| {
+        rows.sort();
+        rows
+    };
+    eventually("all is found", SOON, || {
+        let rows = sorted(found(&platform, &admin, "secret"));
+        (rows == everything).then_some(())
+    });
+    // Each member: its own team's pod and team, and what every user may list.
+    for (token, own) in [(&bob, "secret-a"), (&eve, "secret-b")] {
+        let rows = sorted(found(&platform, token, "secret"));
+        let wanted: Vec<&str> = everything
+            .into_iter()
+            .filter(|href| {
+                let common = href.starts_with("/ui/nodes/") || href.starts_with("/ui/queues/");
+                common || href.contains(&format!("/{own}"))
+            })
+            .collect();
+        assert_eq!(rows, wanted, "{own}");
+    }
+
+    // The words of a question are all in what is found.
+    let rows = |question: &str| found(&platform, &admin, question);
+    assert_eq!(rows("secret-a/secret%20pod")[0], everything[0]);
+    assert_eq!(rows("submit"), ["/ui/submit"]);
+    assert!(rows("").contains(&"/ui/users".to_owned()));
+    assert!(!found(&platform, &bob, "").contains(&"/ui/users".to_owned()));
+    assert!(rows("no-such-thing").is_empty());
+
+    // The page without a script.
+    let page = ask(&platform, &eve, "GET /ui/find?q=secret", "");
+    assert!(page.has("href=\"/ui/jobs/secret-b/pods/secret-b-pod\""));
+    assert!(
+        !page.has("secret-a-pod") && !page.has("secret-user"),
+        "{}",
+        page.whole
+    );
+    let page = ask(&platform, &eve, "GET /ui/find?q=%3Cb%3Enone", "");
+    assert!(
+        page.has("Nothing that you may see") && !page.has("<b>none"),
+        "{}",
+        page.whole
+    );
+    drop(agent);
+}
+
+#[test]
+fn a_user_saves_views_of_the_list_of_jobs_and_has_only_its_own() {
+    let mut platform = Platform::server(&[]);
+    let (bob, eve) = (user(&platform, "bob"), user(&platform, "eve"));
+    let views = "/ui/jobs/views";
+    let filters = format!("{views}?state=Failed&sort=gpus&page=3");
+    let page = done(&platform, &bob, &filters, "name=lost+work");
+    assert_eq!(page, "/ui/jobs?state=Failed&sort=gpus&flash=view-saved");
+    let shown = ask(&platform, &bob, &format!("GET {page}"), "");
+    let link =
+        "<a href=\"/ui/jobs?state=Failed&#38;sort=gpus\" aria-current=\"true\">lost work</a>";
+    assert!(
+        shown.has("The view is saved") && shown.has(link),
+        "{}",
+        shown.whole
+    );
+    let others = ask(&platform, &eve, "GET /ui/jobs", "");
+    assert!(others.code == 200 && !others.has("lost work"));
+    assert_eq!(
+        found(&platform, &bob, "lost"),
+        ["/ui/jobs?state=Failed&sort=gpus"]
+    );
+    assert!(found(&platform, &eve, "lost").is_empty());
+
+    // The same name replaces; names and numbers have bounds.
+    done(
+        &platform,
+        &bob,
+        &format!("{views}?whose=mine"),
+        "name=lost+work",
+    );
+    assert_eq!(found(&platform, &bob, "lost"), ["/ui/jobs?whose=mine"]);
+    let wrong = ask(
+        &platform,
+        &bob,
+        &format!("POST {views}?whose=mine"),
+        "name=%0A",
+    );
+    assert!(
+        wrong.code == 422 && wrong.has("use 1 to 40 characters"),
+        "{}",
+        wrong.whole
+    );
+    for number in 1..20 {
+        done(&platform, &bob, views, &format!("name=v{number}"));
+    }
+    let full = ask(&platform, &bob, &format!("POST {views}"), "name=another");
+    assert!(
+        full.code == 422 && full.has("remove one first"),
+        "{}",
+        full.whole
+    );
+
+    // They outlast the server, and go one by one.
+    platform.stop();
+    platform.restart();
+    assert_eq!(found(&platform, &bob, "lost"), ["/ui/jobs?whose=mine"]);
+    let page = done(
+        &platform,
+        &bob,
+        &format!("{views}?whose=mine"),
+        "name=lost+work&action=remove",
+    );
+    assert_eq!(page, "/ui/jobs?whose=mine&flash=view-removed");
+    assert!(found(&platform, &bob, "lost").is_empty());
+    assert_eq!(found(&platform, &bob, "v19"), ["/ui/jobs?"]);
+}
+
+#[test]
+fn a_team_gets_a_limit_for_idle_gpus_by_a_form() {
+    let platform = Platform::server(&[]);
+    let (admin, bob, eve) = (
+        token(&platform, "admin"),
+        user(&platform, "bob"),
+        user(&platform, "eve"),
+    );
+    let arguments = [
+        "team",
+        "create",
+        "vision",
+        "--members",
+        "bob",
+        "--namespaces",
+        "vision,vision-tests",
+    ];
+    platform.cli(&arguments).ok();
+    eventually("the team is listed", SOON, || {
+        let page = ask(&platform, &admin, "GET /ui/idle", "");
+        page.has("vision-tests").then_some(())
+    });
+    let annotations = |namespace: &str| {
+        let all = platform.get("namespace", namespace)["metadata"]["annotations"].clone();
+        ["limit", "action", "exempt-users", "exempt-jobs"].map(|part| {
+            let value = &all[format!("muster.io/idle-gpu-{part}")];
+            value.as_str().unwrap_or_default().to_owned()
+        })
+    };
+
+    let form = "limit=2h&action=cancel&users=bob&jobs=demo";
+    let page = done(&platform, &admin, "/ui/idle/vision", form);
+    assert_eq!(page, "/ui/idle?team=vision&flash=idle-limit-set");
+    for namespace in ["vision", "vision-tests"] {
+        assert_eq!(annotations(namespace), ["2h", "cancel", "bob", "demo"]);
+    }
+    let shown = ask(&platform, &admin, &format!("GET {page}"), "");
+    for words in [
+        "The limit is set in each namespace",
+        "the job is cancelled",
+        "value=\"2h\"",
+        "value=\"demo\"",
+    ] {
+        assert!(shown.has(words), "{words}: {}", shown.whole);
+    }
+
+    // What the API refuses is told with the field, and what was typed stays.
+    let wrong = ask(
+        &platform,
+        &admin,
+        "POST /ui/idle/vision",
+        "limit=soon&action=warn",
+    );
+    assert_eq!(wrong.code, 422, "{}", wrong.whole);
+    assert!(
+        wrong.has("must be a time from 1m to 90d") && wrong.has("value=\"soon\""),
+        "{}",
+        wrong.whole
+    );
+    assert_eq!(annotations("vision")[0], "2h");
+    let none = ask(&platform, &admin, "POST /ui/idle/none", "limit=2h");
+    assert_eq!(none.code, 404, "{}", none.whole);
+
+    // Members see the limit of their own team, without a form.
+    let own = ask(&platform, &bob, "GET /ui/idle?team=vision", "");
+    assert!(own.has("vision-tests") && own.has("2h"), "{}", own.whole);
+    assert!(!own.has("Set the limit") && !own.has("Change…"));
+    let others = ask(&platform, &eve, "GET /ui/idle?team=vision", "");
+    assert!(
+        others.code == 200 && !others.has("vision-tests"),
+        "{}",
+        others.whole
+    );
+    for token in [&bob, &eve] {
+        let refused = ask(&platform, token, "POST /ui/idle/vision", "limit=1h");
+        assert_eq!(refused.code, 403, "{}", refused.whole);
+    }
+
+    // An empty time removes the limit.
+    done(
+        &platform,
+        &admin,
+        "/ui/idle/vision",
+        "limit=&action=cancel&users=bob",
+    );
+    assert_eq!(annotations("vision-tests"), [const { String::new() }; 4]);
 }
 
 const WEB: &str = "

@@ -80,7 +80,7 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 94] = [
+const PORTAL: [Row; 98] = [
     ("GET", "/metrics", "", "", Who::Admins, 403),
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
@@ -150,10 +150,14 @@ const PORTAL: [Row; 94] = [
     ("GET", "/ui/jobs", "", "", Who::Authenticated, 403),
     // Each job's outcome is told on the page.
     ("POST", "/ui/jobs", "", "action=suspend&job=a/jobs/there", Who::Authenticated, 403),
+    // Callers that are no users of Muster keep no views.
+    ("POST", "/ui/jobs/views", "/ui/jobs/views?whose=mine", "name=own", Who::Users, 404),
     // A job without read permission looks like a missing one.
     ("GET", "/ui/jobs/{namespace}/{kind}/{name}", "/ui/jobs/a/jobs/there", "", Who::Team, 404),
     ("POST", "/ui/jobs/{namespace}/{kind}/{name}/{action}", "/ui/jobs/a/jobs/there/suspend", "", Who::Workers, 403),
     ("GET", "/ui/usage", "", "", Who::Authenticated, 403),
+    ("GET", "/ui/idle", "", "", Who::Authenticated, 403),
+    ("POST", "/ui/idle/{team}", "/ui/idle/none", "limit=1h", Who::Admins, 403),
     ("GET", "/ui/alerts", "", "", Who::Users, 403),
     ("POST", "/ui/alerts/silence", "", "rule=&on=&hours=1", Who::Admins, 403),
     ("POST", "/ui/alerts/{what}/{name}", "/ui/alerts/unsilence/none", "", Who::Admins, 403),
@@ -175,6 +179,8 @@ const PORTAL: [Row; 94] = [
     ("GET", "/ui/submit", "", "", Who::Authenticated, 403),
     ("POST", "/ui/submit", "", "yaml=", Who::Authenticated, 403),
     ("POST", "/ui/submit/form", "", "", Who::Authenticated, 403),
+    // The answer has what the caller may see.
+    ("GET", "/ui/find", "/ui/find?q=a&format=json", "", Who::Authenticated, 403),
     ("GET", "/ui/design", "", "", Who::Authenticated, 403),
     ("GET", "/ui/live", "", "", Who::Authenticated, 403),
     ("GET", "/ui/assets/{file}", "/ui/assets/muster.css", "", Who::All, 403),

@@ -2,6 +2,9 @@
 // then as fresh as when it was asked for.
 "use strict";
 
+// The attributes of a wide table that the keyboard moves.
+const MOVED = ["data-moved", "tabindex", "role", "aria-label"];
+
 // Brings an element in line with a fresh one, touching only what differs, so that focus,
 // selection and scrolling stay. What is marked data-keep belongs to the reader, what is
 // marked data-stay is only on the page that an action led to.
@@ -18,8 +21,9 @@ function bring(now, fresh) {
   for (const { name, value } of fresh.attributes) {
     if (now.getAttribute(name) !== value) now.setAttribute(name, value);
   }
+  const own = now.nodeName === "DETAILS" ? ["open"] : now.hasAttribute("data-moved") ? MOVED : [];
   for (const { name } of [...now.attributes]) {
-    if (!fresh.hasAttribute(name) && !(now.nodeName === "DETAILS" && name === "open")) now.removeAttribute(name);
+    if (!fresh.hasAttribute(name) && !own.includes(name)) now.removeAttribute(name);
   }
   // What an action told stays until the reader goes on.
   const stays = (node) => node.nodeType === Node.ELEMENT_NODE && node.hasAttribute("data-stay");
@@ -51,6 +55,7 @@ async function refresh(main) {
   if (fresh) bring(main, fresh);
   for (const box of boxes()) box.checked = marked.has(box.value);
   times();
+  movable();
   followLog();
 }
 
@@ -82,6 +87,17 @@ function times() {
   for (const time of document.querySelectorAll("time[datetime]")) {
     const at = new Date(time.dateTime);
     if (!isNaN(at)) time.title = at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
+  }
+}
+
+// What is wider or higher than its box is moved by the keyboard: the box takes the focus if nothing in it does.
+function movable() {
+  for (const box of document.querySelectorAll(".scroll:not([data-moved])")) {
+    const large = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
+    if (!large || box.hasAttribute("tabindex") || box.querySelector("a[href], button, input:not([type=hidden]), select, textarea")) continue;
+    const heading = (box.closest("section") ?? document).querySelector("h1, h2, h3");
+    const values = ["", "0", "group", heading?.innerText ?? "Table"];
+    MOVED.forEach((name, at) => box.setAttribute(name, values[at]));
   }
 }
 
@@ -255,9 +271,11 @@ function begin() {
   }
   for (const code of document.querySelectorAll("[data-command]")) spell(code);
   times();
+  movable();
   live();
   followLog();
 }
+addEventListener("resize", movable);
 addEventListener("pagehide", () => leaving.abort());
 // A page that comes back as it was left (by the back button) begins again.
 addEventListener("pageshow", (event) => { if (event.persisted) begin(); });

@@ -11,7 +11,7 @@ use crate::limits::RESET_HOURS_MAX;
 use crate::mirror::KeptSessions;
 use crate::passwords;
 use crate::tokens::{IssuedToken, TokenInfo, TokenPurpose};
-use crate::user::{User, UserChange};
+use crate::user::{SavedView, User, UserChange};
 
 impl Identity {
     /// Changes a user's record. Disabling it ends its sessions, and its access tokens are refused until it is enabled
@@ -28,6 +28,30 @@ impl Identity {
         }
         self.0.directory.replace_user(&next, None).await?;
         Ok(next)
+    }
+
+    /// Saves a view of a user under its name, in place of an earlier one of that name.
+    ///
+    /// # Errors
+    /// The user does not exist, the name or the query is out of bounds, or the user has as many views as it may.
+    pub async fn save_view(&self, user: &str, view: SavedView) -> Result<(), IdentityError> {
+        let _turn = self.0.writing.lock().await;
+        let next = self.existing(user)?.with_view(view)?;
+        self.0.directory.replace_user(&next, None).await
+    }
+
+    /// Removes a user's view; nothing happens if there is none of this name.
+    ///
+    /// # Errors
+    /// The user does not exist.
+    pub async fn remove_view(&self, user: &str, view: &str) -> Result<(), IdentityError> {
+        let _turn = self.0.writing.lock().await;
+        let now = self.existing(user)?;
+        let next = now.without_view(view);
+        if next == now {
+            return Ok(());
+        }
+        self.0.directory.replace_user(&next, None).await
     }
 
     /// Deletes a user, with its sessions and tokens.

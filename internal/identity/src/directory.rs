@@ -53,6 +53,7 @@ impl NewUser {
                 email: None,
                 disabled: false,
                 oidc: None,
+                views: Vec::new(),
             },
             password: None,
         }

@@ -38,4 +38,4 @@ pub use limits::{
 };
 pub use oidc::OidcUser;
 pub use tokens::{IssuedToken, TokenInfo, TokenPurpose};
-pub use user::{OidcLink, User, UserChange};
+pub use user::{OidcLink, SavedView, User, UserChange};

@@ -33,5 +33,14 @@ pub const DISPLAY_NAME_MAX: usize = 128;
 /// The longest e-mail address, in bytes (RFC 5321).
 pub const EMAIL_MAX: usize = 254;
 
+/// The maximum number of views of the list of jobs that a user keeps.
+pub const VIEWS_PER_USER_MAX: usize = 20;
+
+/// The longest name of a view, in characters.
+pub const VIEW_NAME_MAX: usize = 40;
+
+/// The longest filters of a view, in bytes.
+pub const VIEW_QUERY_MAX: usize = 1024;
+
 /// The maximum number of namespaces that a user's record names.
 pub const USER_NAMESPACES_MAX: usize = 100;

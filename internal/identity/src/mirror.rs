@@ -246,6 +246,7 @@ mod tests {
                 email: None,
                 disabled: false,
                 oidc: None,
+                views: Vec::new(),
             },
             hash: hash.to_string(),
             uid: Some(uid.to_string()),

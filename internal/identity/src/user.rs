@@ -6,7 +6,10 @@ use resources::access::{Caller, UserRole};
 use serde::{Deserialize, Serialize};
 
 use crate::error::IdentityError;
-use crate::limits::{DISPLAY_NAME_MAX, EMAIL_MAX, USER_NAMESPACES_MAX};
+use crate::limits::{
+    DISPLAY_NAME_MAX, EMAIL_MAX, USER_NAMESPACES_MAX, VIEW_NAME_MAX, VIEW_QUERY_MAX,
+    VIEWS_PER_USER_MAX,
+};
 
 /// Who a user is at its provider, and the teams that the mapping gave it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +21,15 @@ pub struct OidcLink {
     /// The teams that the mapping gave at the last sign-in.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub teams: BTreeSet<String>,
+}
+
+/// A list of the web UI with the filters and the order that a user gave a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedView {
+    /// The name, which no other view of the user has.
+    pub name: String,
+    /// The filters and the order, as the query of the list's address.
+    pub query: String,
 }
 
 /// An existing user.
@@ -42,6 +54,9 @@ pub struct User {
     /// Set if the user signs in by OpenID Connect, and has no password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oidc: Option<OidcLink>,
+    /// The views of the list of jobs that the user saved, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub views: Vec<SavedView>,
 }
 
 /// A change of a user's record: only the present fields change. An empty text removes a field.
@@ -77,6 +92,22 @@ impl User {
     /// no longer.
     pub(crate) fn is_lasting_admin(&self) -> bool {
         self.is_active_admin() && self.oidc.is_none()
+    }
+
+    /// The record with a view saved under its name, in place of an earlier one of that name.
+    pub(crate) fn with_view(&self, view: SavedView) -> Result<User, IdentityError> {
+        let mut next = self.without_view(&view.name);
+        next.views.push(view);
+        next.views.sort_by(|a, b| a.name.cmp(&b.name));
+        next.check()?;
+        Ok(next)
+    }
+
+    /// The record without the view of this name.
+    pub(crate) fn without_view(&self, name: &str) -> User {
+        let mut next = self.clone();
+        next.views.retain(|view| view.name != name);
+        next
     }
 
     /// The record after a change; refuses fields that are out of bounds.
@@ -142,6 +173,29 @@ impl User {
             let valid = "use names of namespaces: lower-case letters, digits and '-'".to_owned();
             return Err(bad("namespaces", wrong, valid));
         }
+        self.check_views(bad)
+    }
+
+    fn check_views(
+        &self,
+        bad: impl Fn(&'static str, &str, String) -> IdentityError,
+    ) -> Result<(), IdentityError> {
+        if self.views.len() > VIEWS_PER_USER_MAX {
+            let valid = format!("keep at most {VIEWS_PER_USER_MAX} views; remove one first");
+            return Err(bad("views", &format!("{} views", self.views.len()), valid));
+        }
+        for view in &self.views {
+            let length = view.name.chars().count();
+            let odd = view.name.chars().any(char::is_control) || view.name.trim() != view.name;
+            if !(1..=VIEW_NAME_MAX).contains(&length) || odd {
+                let valid = format!("use 1 to {VIEW_NAME_MAX} characters on one line");
+                return Err(bad("name", &view.name, valid));
+            }
+            if view.query.len() > VIEW_QUERY_MAX {
+                let valid = format!("use filters of at most {VIEW_QUERY_MAX} bytes");
+                return Err(bad("view", &view.query, valid));
+            }
+        }
         Ok(())
     }
 }
@@ -177,6 +231,7 @@ mod tests {
             email: None,
             disabled: false,
             oidc: None,
+            views: Vec::new(),
         }
     }
 
@@ -249,6 +304,40 @@ mod tests {
             ..UserChange::default()
         };
         assert!(refused(wrong).unwrap_err().contains("\"Team A\""));
+    }
+
+    #[test]
+    fn views_are_kept_by_name_to_their_bounds() {
+        let view = |name: &str, query: &str| SavedView {
+            name: name.to_string(),
+            query: query.to_string(),
+        };
+        let one = ann().with_view(view("mine", "whose=mine")).unwrap();
+        let two = one.with_view(view("failed", "state=Failed")).unwrap();
+        let again = two.with_view(view("mine", "whose=team")).unwrap();
+        let queries: Vec<&str> = again.views.iter().map(|view| view.query.as_str()).collect();
+        assert_eq!(queries, ["state=Failed", "whose=team"]);
+        assert_eq!(again.without_view("failed").without_view("mine"), ann());
+        let text = serde_json::to_string(&again).unwrap();
+        assert_eq!(serde_json::from_str::<User>(&text).unwrap(), again);
+
+        for wrong in ["", " a", "a\nb", &"x".repeat(VIEW_NAME_MAX + 1)] {
+            let error = ann().with_view(view(wrong, "")).unwrap_err().to_string();
+            assert!(error.starts_with("name: "), "{wrong:?}: {error}");
+        }
+        let longest = "q".repeat(VIEW_QUERY_MAX);
+        assert!(ann().with_view(view("a", &longest)).is_ok());
+        assert!(ann().with_view(view("a", &format!("{longest}q"))).is_err());
+        let mut full = ann();
+        for number in 0..VIEWS_PER_USER_MAX {
+            full = full.with_view(view(&format!("v{number}"), "")).unwrap();
+        }
+        let error = full
+            .with_view(view("one more", ""))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("remove one first"), "{error}");
+        assert!(full.with_view(view("v0", "q=x")).is_ok());
     }
 
     #[test]

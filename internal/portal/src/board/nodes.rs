@@ -321,6 +321,18 @@ impl Board {
         cards
     }
 
+    /// The names of all nodes with their states, by name.
+    pub fn node_states(&self) -> Vec<(String, String)> {
+        let nodes = self.nodes.state();
+        let named = nodes.iter().map(|node| {
+            let name = node.metadata.name.clone().unwrap_or_default();
+            (name, status_of(node).0)
+        });
+        let mut named: Vec<(String, String)> = named.collect();
+        named.sort();
+        named
+    }
+
     /// One node, with the picture of its devices if it has any; none if the node does not exist.
     pub fn node(
         &self,

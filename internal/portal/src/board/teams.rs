@@ -29,6 +29,15 @@ impl TeamRow {
 }
 
 impl Board {
+    /// The annotations of a team's namespace; none for another namespace. The caller checks that the reader may see it.
+    pub fn team_annotations(&self, namespace: &str) -> BTreeMap<String, String> {
+        let all = self.team_namespaces.state().into_iter();
+        let mut own = all.filter(|one| one.metadata.name.as_deref() == Some(namespace));
+        let found = own.next();
+        let found = found.and_then(|one| one.metadata.annotations.clone());
+        found.unwrap_or_default()
+    }
+
     /// The teams of which the reader may see at least one namespace, by name.
     pub fn teams(&self, sees: impl Fn(&str) -> bool) -> Vec<TeamRow> {
         let mut teams: BTreeMap<String, TeamRow> = BTreeMap::new();

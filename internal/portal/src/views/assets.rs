@@ -15,6 +15,10 @@ pub async fn asset(Path(file): Path<String>) -> Response {
             "text/javascript; charset=utf-8",
             include_str!("../../../../web/assets/muster.js"),
         ),
+        "palette.js" => (
+            "text/javascript; charset=utf-8",
+            include_str!("../../../../web/assets/palette.js"),
+        ),
         "icon.svg" => (
             "image/svg+xml",
             include_str!("../../../../web/assets/icon.svg"),

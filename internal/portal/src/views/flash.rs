@@ -26,7 +26,7 @@ type Known = (
     Option<(&'static str, &'static str)>,
 );
 
-const KNOWN: [Known; 19] = [
+const KNOWN: [Known; 22] = [
     (
         "suspended",
         "The job is suspended: its pods end, and it keeps its record.",
@@ -45,6 +45,16 @@ const KNOWN: [Known; 19] = [
     (
         "deleted",
         "The job is deleted, with its pods and its record.",
+        None,
+    ),
+    (
+        "view-saved",
+        "The view is saved: its name above the list leads to these filters.",
+        None,
+    ),
+    (
+        "view-removed",
+        "The view is removed; no job is changed.",
         None,
     ),
     ("submitted", "The manifests are submitted.", None),
@@ -94,6 +104,11 @@ const KNOWN: [Known; 19] = [
     (
         "silenced",
         "The alert is silenced: it stays in the list and is not sent.",
+        None,
+    ),
+    (
+        "idle-limit-set",
+        "The limit is set in each namespace of the team.",
         None,
     ),
     ("unsilenced", "The silence has ended.", None),

@@ -5,17 +5,19 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use askama::Template;
+use axum::Form;
 use axum::body::Bytes;
 use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, Redirect, Response};
+use identity::SavedView;
 use jiff::Timestamp;
 use resources::access::Caller;
 use serde::Deserialize;
 
 use super::flash::FlashQuery;
 use super::job::carry_out;
-use super::{PageCaller, PageFrame, escape, message, page};
+use super::{PageCaller, PageFrame, escape, message, page_with};
 use crate::board::{JobEntry, JobRow};
 use crate::problem::Problem;
 use crate::state::Portal;
@@ -57,6 +59,13 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// The filters and the order as a query, without the page.
+    fn query(&self) -> String {
+        let href = self.href("page", "");
+        href.split_once('?')
+            .map_or_else(String::new, |(_, query)| query.to_owned())
+    }
+
     /// The address of the list with a part of it replaced.
     fn href(&self, name: &str, value: &str) -> String {
         let page = self.page.to_string();
@@ -70,6 +79,7 @@ impl Filter {
             ("sort", &self.sort),
             ("page", if name == "page" { page.as_str() } else { "" }),
             ("format", ""),
+            ("flash", ""),
         ];
         let chosen = parts.map(|(part, own)| (part, if part == name { value } else { own }));
         let filled = chosen.iter().filter(|(_, value)| !value.is_empty());
@@ -117,7 +127,7 @@ impl Filter {
 /// What the query asks for beside the filter.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-pub struct Form {
+pub struct FormatQuery {
     /// `csv` for a file.
     format: String,
 }
@@ -146,9 +156,18 @@ struct Jobs {
     pages: usize,
     filter: Filter,
     outcomes: Vec<Outcome>,
+    /// The views that the reader saved; none for a reader without a record.
+    views: Option<Vec<SavedView>>,
+    /// Why a view was not saved.
+    problem: String,
 }
 
 impl Jobs {
+    /// True if the list shows this view.
+    fn is_shown(&self, view: &SavedView) -> bool {
+        view.query == self.filter.query()
+    }
+
     fn page_href(&self, by: isize) -> String {
         let page = self.filter.page.saturating_add_signed(by);
         self.filter.href("page", &page.to_string())
@@ -172,12 +191,19 @@ fn selected(
     (wanted, all)
 }
 
+/// What is told above the list.
+#[derive(Default)]
+struct Told {
+    outcomes: Vec<Outcome>,
+    problem: Option<Problem>,
+}
+
 fn show(
     portal: &Portal,
     caller: &Caller,
     mut filter: Filter,
     flash: &FlashQuery,
-    outcomes: Vec<Outcome>,
+    told: Told,
 ) -> Response {
     let (wanted, all) = selected(portal, caller, &filter);
     let (mut states, mut kinds) = (BTreeSet::new(), BTreeSet::new());
@@ -200,8 +226,14 @@ fn show(
     filter.page = filter.page.clamp(1, pages);
     let now = Timestamp::now();
     let shown = wanted.iter().skip((filter.page - 1) * PAGE).take(PAGE);
-    page(&Jobs {
-        frame: PageFrame::of(caller, "jobs").flash(flash, "/ui/jobs"),
+    let user = portal.identity.user(&caller.user);
+    let status = told
+        .problem
+        .as_ref()
+        .map_or(StatusCode::OK, Problem::status);
+    let template = Jobs {
+        frame: PageFrame::with_problem(caller, "jobs", told.problem.is_some())
+            .flash(flash, "/ui/jobs"),
         jobs: shown.map(|entry| entry.row(now)).collect(),
         states,
         kinds,
@@ -213,8 +245,63 @@ fn show(
         total,
         pages,
         filter,
-        outcomes,
-    })
+        outcomes: told.outcomes,
+        views: user.map(|user| user.views),
+        problem: told
+            .problem
+            .map_or_else(String::new, |problem| problem.detail().to_owned()),
+    };
+    page_with(status, &template)
+}
+
+/// What is done with a view.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub struct ViewForm {
+    /// Its name.
+    name: String,
+    /// `remove`, or empty to save it.
+    action: String,
+}
+
+/// Saves the list with its filters as a view of the caller's, or removes a view.
+pub async fn keep_view(
+    State(portal): State<Portal>,
+    PageCaller(caller): PageCaller,
+    Query(filter): Query<Filter>,
+    Form(form): Form<ViewForm>,
+) -> Response {
+    let name = form.name.trim();
+    let (done, flash) = match form.action.as_str() {
+        "remove" => {
+            let done = portal.identity.remove_view(&caller.user, name).await;
+            (done, "view-removed")
+        }
+        _ => {
+            let view = SavedView {
+                name: name.to_owned(),
+                query: filter.query(),
+            };
+            let done = portal.identity.save_view(&caller.user, view).await;
+            (done, "view-saved")
+        }
+    };
+    match done.map_err(Problem::from) {
+        Ok(()) => {
+            let page = filter.href("flash", flash);
+            Redirect::to(&page).into_response()
+        }
+        Err(problem) if problem.status() == StatusCode::NOT_FOUND => {
+            message(&caller, "jobs", &problem)
+        }
+        Err(problem) => {
+            let told = Told {
+                problem: Some(problem),
+                ..Told::default()
+            };
+            show(&portal, &caller, filter, &FlashQuery::default(), told)
+        }
+    }
 }
 
 /// The page, or the same as CSV.
@@ -222,11 +309,11 @@ pub async fn list(
     State(portal): State<Portal>,
     PageCaller(caller): PageCaller,
     Query(filter): Query<Filter>,
-    Query(form): Query<Form>,
+    Query(form): Query<FormatQuery>,
     Query(flash): Query<FlashQuery>,
 ) -> Response {
     if form.format != "csv" {
-        return show(&portal, &caller, filter, &flash, Vec::new());
+        return show(&portal, &caller, filter, &flash, Told::default());
     }
     let (wanted, _) = selected(&portal, &caller, &filter);
     let now = Timestamp::now();
@@ -345,7 +432,11 @@ pub async fn act(
             name: job,
         });
     }
-    show(&portal, &caller, filter, &FlashQuery::default(), outcomes)
+    let told = Told {
+        outcomes,
+        problem: None,
+    };
+    show(&portal, &caller, filter, &FlashQuery::default(), told)
 }
 
 #[cfg(test)]
@@ -424,6 +515,9 @@ mod tests {
             "/ui/jobs?q=a%26b&sort=gpus&page=4"
         );
         assert_eq!(Filter::default().href("state", ""), "/ui/jobs");
+        // A view has no page.
+        assert_eq!(filter.query(), "q=a%26b&sort=gpus");
+        assert_eq!(Filter::default().query(), "");
     }
 
     #[test]

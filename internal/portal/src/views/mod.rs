@@ -9,7 +9,9 @@ mod assets;
 mod chart;
 mod design;
 mod drain;
+mod find;
 mod flash;
+mod idle;
 mod job;
 mod jobs;
 mod live;
@@ -57,6 +59,7 @@ pub fn routes(routes: Routes) -> Routes {
         .post("/ui/users/{name}/{action}", users::act)
         .get("/ui/jobs", jobs::list)
         .post("/ui/jobs", jobs::act)
+        .post("/ui/jobs/views", jobs::keep_view)
         .get("/ui/jobs/{namespace}/{kind}/{name}", job::page)
         .post("/ui/jobs/{namespace}/{kind}/{name}/{action}", job::act)
         .get("/ui/nodes", nodes::nodes)
@@ -74,12 +77,15 @@ pub fn routes(routes: Routes) -> Routes {
         .get("/ui/queues/{name}", queue::one)
         .post("/ui/queues/{name}", queue::edit)
         .get("/ui/usage", usage::show)
+        .get("/ui/idle", idle::show)
+        .post("/ui/idle/{team}", idle::change)
         .get("/ui/alerts", alerts::show)
         .post("/ui/alerts/silence", alerts::silence)
         .post("/ui/alerts/{what}/{name}", alerts::act)
         .get("/ui/submit", submit::blank)
         .post("/ui/submit", submit::submit)
         .post("/ui/submit/form", submit::from_form)
+        .get("/ui/find", find::show)
         .get("/ui/design", design::design)
         .get("/ui/live", live::changes)
         .get("/ui/assets/{file}", assets::asset)

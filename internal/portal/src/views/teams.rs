@@ -97,11 +97,12 @@ impl From<TeamProblem> for Problem {
 }
 
 /// True if this caller may change teams.
-fn manages(portal: &Portal, caller: &Caller) -> bool {
+pub(super) fn manages(portal: &Portal, caller: &Caller) -> bool {
     portal.permits_cluster(caller, "patch", "", "namespaces", None)
 }
 
-fn require(portal: &Portal, caller: &Caller) -> Result<(), Problem> {
+/// Refuses a caller that may not change teams.
+pub(super) fn require(portal: &Portal, caller: &Caller) -> Result<(), Problem> {
     match manages(portal, caller) {
         true => Ok(()),
         false => Err(Problem::forbidden(format!(
@@ -111,18 +112,20 @@ fn require(portal: &Portal, caller: &Caller) -> Result<(), Problem> {
     }
 }
 
-fn teams(portal: &Portal, caller: &Caller) -> Vec<TeamRow> {
+/// The teams that a caller may see.
+pub(super) fn teams(portal: &Portal, caller: &Caller) -> Vec<TeamRow> {
     let sees = |namespace: &str| portal.may_see(caller, "", "resourcequotas", namespace);
     portal.board.teams(sees)
 }
 
-fn team(portal: &Portal, caller: &Caller, name: &str) -> Option<TeamRow> {
+/// One of them.
+pub(super) fn team(portal: &Portal, caller: &Caller, name: &str) -> Option<TeamRow> {
     let mut all = teams(portal, caller).into_iter();
     all.find(|team| team.name == name)
 }
 
 /// Waits until the board shows a change.
-async fn settled(portal: &Portal, holds: impl Fn() -> bool) {
+pub(super) async fn settled(portal: &Portal, holds: impl Fn() -> bool) {
     let shown = || holds().then_some(());
     let shown = caught_up(portal.board.version(), shown, std::future::ready(true));
     let _ = shown.await;
@@ -272,7 +275,8 @@ pub async fn create(
     }
 }
 
-fn missing(name: &str) -> Problem {
+/// There is no such team for the caller.
+pub(super) fn missing(name: &str) -> Problem {
     let detail = format!(
         "there is no team {name:?} that you may see; the page Teams and `muster team list` have the teams"
     );

@@ -27,6 +27,22 @@ impl When {
         }
     }
 
+    /// A time, seen now.
+    pub fn seen(at: &Timestamp) -> When {
+        When::of(*at, Timestamp::now())
+    }
+
+    /// A time in RFC 3339, seen now; another text stays as it is.
+    pub fn read(text: &str) -> When {
+        match text.parse() {
+            Ok(at) => When::seen(&at),
+            Err(_) => When {
+                at: String::new(),
+                words: text.to_owned(),
+            },
+        }
+    }
+
     /// A time that may be unknown.
     pub fn maybe(at: Option<Timestamp>, now: Timestamp) -> When {
         at.map(|at| When::of(at, now)).unwrap_or_default()
@@ -50,5 +66,14 @@ mod tests {
             assert_eq!(when.words, words);
         }
         assert_eq!(When::maybe(None, now), When::default());
+    }
+
+    #[test]
+    fn a_text_that_is_no_time_stays_as_it_is() {
+        let read = When::read("2020-01-01T00:00:00Z");
+        assert_eq!(read.at, "2020-01-01T00:00:00Z");
+        assert!(read.words.ends_with(" ago"), "{}", read.words);
+        let other = When::read("soon");
+        assert_eq!((other.at.as_str(), other.words.as_str()), ("", "soon"));
     }
 }
