@@ -4,7 +4,7 @@ use resources::failure::FailureAction;
 use resources::jobset as labels;
 use serde_json::json;
 
-use super::{World, holds_in, job};
+use super::{World, holds_in};
 use crate::action::NoteKind;
 
 #[test]
