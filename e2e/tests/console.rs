@@ -342,7 +342,8 @@ fn the_search_finds_what_the_reader_may_see_and_nothing_else() {
     // The words of a question are all in what is found.
     let rows = |question: &str| found(&platform, &admin, question);
     assert_eq!(rows("secret-a/secret%20pod")[0], everything[0]);
-    assert_eq!(rows("submit"), ["/ui/submit"]);
+    // The page of that name is before the one whose description has the word.
+    assert_eq!(rows("submit"), ["/ui/submit", "/ui/jobs?whose=mine"]);
     assert!(rows("").contains(&"/ui/users".to_owned()));
     assert!(!found(&platform, &bob, "").contains(&"/ui/users".to_owned()));
     assert!(rows("no-such-thing").is_empty());
