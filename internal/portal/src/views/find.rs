@@ -15,7 +15,7 @@ use crate::people;
 use crate::state::{Portal, VOLCANO_GROUP};
 
 /// The most rows of one group in an answer.
-const GROUP_ROWS_MAX: usize = 8;
+const GROUP_ROWS_MAX: usize = 16;
 /// The most characters of a question that are read.
 const QUESTION_MAX: usize = 100;
 
