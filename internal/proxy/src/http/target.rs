@@ -205,17 +205,17 @@ enum PortError {
     #[error(
         "port: Invalid value: {wanted:?}: pod {pod:?} has no port of this name; its ports are: {ports}"
     )]
-    NotOfPod {
+    PodHasNone {
         wanted: String,
         pod: String,
         ports: String,
     },
     #[error("port: Required value: name a port of pod {pod:?}; its ports are: {ports}")]
-    NotNamed { pod: String, ports: String },
+    Unnamed { pod: String, ports: String },
     #[error(
         "port: Invalid value: Service {service:?} has no such port, or several and none is named; its ports are: {ports}"
     )]
-    NotOfService { service: String, ports: String },
+    ServiceHasNone { service: String, ports: String },
 }
 
 /// The ports as an error names them.
@@ -269,7 +269,7 @@ fn pod_port(pod: &Value, wanted: &PortName) -> Result<u16, PortError> {
         PortName::Name(wanted) => {
             let found = ports.iter().find(|(name, _)| name == wanted);
             let found = found.map(|(_, port)| *port);
-            found.ok_or_else(|| PortError::NotOfPod {
+            found.ok_or_else(|| PortError::PodHasNone {
                 wanted: wanted.clone(),
                 pod: name(pod).to_owned(),
                 ports: those(),
@@ -277,7 +277,7 @@ fn pod_port(pod: &Value, wanted: &PortName) -> Result<u16, PortError> {
         }
         PortName::Only => match ports.as_slice() {
             [(_, port)] => Ok(*port),
-            _ => Err(PortError::NotNamed {
+            _ => Err(PortError::Unnamed {
                 pod: name(pod).to_owned(),
                 ports: those(),
             }),
@@ -304,7 +304,7 @@ fn service_port(service: &Value, wanted: &PortName) -> Result<ServicePort, PortE
         PortName::Only => ports.first().filter(|_| ports.len() == 1),
     };
     let Some((_, port, found)) = found else {
-        return Err(PortError::NotOfService {
+        return Err(PortError::ServiceHasNone {
             service: name(service).to_owned(),
             ports: listed(ports.iter().map(|(name, port, _)| (*name, *port))),
         });

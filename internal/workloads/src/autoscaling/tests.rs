@@ -92,9 +92,12 @@ fn condition<'a>(decision: &'a ScalingDecision, type_: &str) -> (&'a str, &'a st
     (&found.status, found.reason.as_deref().unwrap_or_default())
 }
 
+/// A resource, its target in percent, what the pods use of it in thousandths, and the replicas that follow.
+type RatioRow<'a> = (&'a str, i32, &'a [Option<i64>], Option<i32>);
+
 #[test]
 fn replicas_follow_the_ratio_of_use_to_target() {
-    let table: [(&str, i32, &[Option<i64>], Option<i32>); 9] = [
+    let table: [RatioRow<'_>; 9] = [
         // 95 % of two GPUs at a target of 80 %.
         ("nvidia.com/gpu", 80, &[Some(950), Some(950)], Some(3)),
         // Within a tenth of the target.
