@@ -43,9 +43,42 @@ struct ContainerMetrics {
     usage: BTreeMap<String, String>,
 }
 
-/// Why an autoscaler's target is not scaled: a reason and a message, as conditions and events have them.
+/// Why an autoscaler's target is not scaled.
 #[derive(Debug, PartialEq, Eq)]
-struct Unscalable(&'static str, String);
+struct Unscalable {
+    /// The reason of the condition and the event.
+    reason: &'static str,
+    /// What failed, before the cause in the condition.
+    what: &'static str,
+    /// The cause, which is the event's message.
+    cause: String,
+}
+
+impl Unscalable {
+    fn unread(cause: String) -> Unscalable {
+        Unscalable {
+            reason: "FailedGetScale",
+            what: "the HPA controller was unable to get the target's current scale",
+            cause,
+        }
+    }
+
+    fn unwritten(cause: String) -> Unscalable {
+        Unscalable {
+            reason: "FailedUpdateScale",
+            what: "the HPA controller was unable to update the target scale",
+            cause,
+        }
+    }
+}
+
+/// What the API answered, or why it did not.
+fn cause(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
+}
 
 struct Autoscalers {
     client: Client,
@@ -117,9 +150,13 @@ impl Autoscalers {
         let now = Timestamp::now();
         match self.scaled(scaler, about, now).await {
             Ok(status) => self.write(scaler, status).await,
-            Err(Unscalable(reason, message)) => {
-                self.notes.note(about, EventType::Warning, reason, &message);
-                let status = unscalable(scaler, reason, message, now);
+            Err(Unscalable {
+                reason,
+                what,
+                cause,
+            }) => {
+                self.notes.note(about, EventType::Warning, reason, &cause);
+                let status = unscalable(scaler, reason, format!("{what}: {cause}"), now);
                 self.write(scaler, status).await
             }
         }
@@ -136,18 +173,17 @@ impl Autoscalers {
         let (resource, name) = target(scaler)?;
         let targets: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &namespace, &resource);
-        let unread = |error: kube::Error| {
-            let message =
-                format!("the HPA controller was unable to get the target's current scale: {error}");
-            Unscalable("FailedGetScale", message)
-        };
+        let unread = |error: kube::Error| Unscalable::unread(cause(&error));
         let scale = targets.get_scale(&name).await.map_err(unread)?;
         let replicas = scale.spec.and_then(|spec| spec.replicas).unwrap_or(0);
         let status = scale.status.unwrap_or_default();
         let selector = status.selector.unwrap_or_default();
         if selector.is_empty() {
-            let message = "the HPA target's scale is missing a selector".to_owned();
-            return Err(Unscalable("InvalidSelector", message));
+            return Err(Unscalable {
+                reason: "InvalidSelector",
+                what: "the HPA target's scale is missing a selector",
+                cause: "selector is required".to_owned(),
+            });
         }
         let selected = ListParams::default().labels(&selector);
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
@@ -168,11 +204,7 @@ impl Autoscalers {
             let written = targets
                 .patch_scale(&name, &PatchParams::default(), &patch)
                 .await;
-            if let Err(error) = written {
-                let message =
-                    format!("the HPA controller was unable to update the target scale: {error}");
-                return Err(Unscalable("FailedUpdateScale", message));
-            }
+            written.map_err(|error| Unscalable::unwritten(cause(&error)))?;
             memory.scaled(replicas, wanted, now);
             tracing::info!(
                 %namespace, name = %scaler.name_any(), target = %name, from = replicas, to = wanted,
@@ -250,12 +282,10 @@ fn target(scaler: &HorizontalPodAutoscaler) -> Result<(ApiResource, String), Uns
             .filter(|one| one.scale.is_some())
             .map(|one| one.kind)
             .collect();
-        let message = format!(
-            "the HPA controller was unable to get the target's current scale: spec.scaleTargetRef: {version:?} {kind:?} cannot be scaled; \
-             kinds with a scale: {}",
+        return Err(Unscalable::unread(format!(
+            "spec.scaleTargetRef: {version:?} {kind:?} cannot be scaled; kinds with a scale: {}",
             scaled.join(", ")
-        );
-        return Err(Unscalable("FailedGetScale", message));
+        )));
     };
     Ok((api_resource(found), name.to_owned()))
 }
@@ -316,9 +346,9 @@ mod tests {
             ("apps/v1", "DaemonSet"),
             ("x/v1", "Deployment"),
         ] {
-            let Unscalable(reason, message) = target(&scaler(version, kind)).unwrap_err();
+            let Unscalable { reason, cause, .. } = target(&scaler(version, kind)).unwrap_err();
             assert_eq!(reason, "FailedGetScale");
-            assert!(message.contains("spec.scaleTargetRef") && message.contains("Deployment"));
+            assert!(cause.contains("spec.scaleTargetRef") && cause.contains("Deployment"));
         }
     }
 
