@@ -182,7 +182,7 @@ fn top_shows_what_pods_use_to_those_who_may_see_them_and_an_autoscaler_follows_c
     let containers = platform.kubectl(&["top", "pods", "--containers"]).ok();
     assert!(containers.contains("main"), "{containers}");
 
-    // Those who may read the pods see it, and nobody else.
+    // A caller that may read the pods sees what they use; another caller is refused.
     platform.kubectl_by(&bob, &["top", "pods"]).ok();
     for arguments in [
         &["top", "pods"][..],

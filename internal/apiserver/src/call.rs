@@ -8,7 +8,7 @@ use resources::access::{Caller, Credential, RequestAttributes};
 use resources::registry::Kind;
 
 use crate::audit::AuditNotes;
-use crate::negotiate::ResponseFormat;
+use crate::negotiate::{self, ResponseFormat};
 use crate::request::Params;
 use crate::server::ApiServer;
 use crate::status::Failure;
@@ -39,6 +39,32 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    /// A call on a stored kind for a request whose path names a resource that is not stored: no dry run, no negotiated
+    /// form, and no object yet.
+    pub(crate) fn on_stored(
+        server: &ApiServer,
+        caller: &Caller,
+        kind: &'static Kind,
+        params: Params,
+        headers: &HeaderMap,
+    ) -> Call {
+        Call {
+            server: server.clone(),
+            caller: caller.clone(),
+            credential: None,
+            kind,
+            namespace: None,
+            name: None,
+            dry_run: false,
+            params,
+            headers: headers.clone(),
+            form: negotiate::PLAIN,
+            without_managers: false,
+            audit: AuditNotes::default(),
+            upgrade: None,
+        }
+    }
+
     /// The object's name; the dispatcher calls object verbs only if the path has one.
     pub(crate) fn object_name(&self) -> &str {
         self.name.as_deref().unwrap_or_default()

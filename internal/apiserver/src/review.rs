@@ -10,7 +10,6 @@ use resources::access::{Caller, RequestAttributes};
 use resources::rbac::compact;
 use serde_json::{Value, json};
 
-use crate::audit::AuditNotes;
 use crate::call::Call;
 use crate::core_kinds::kind_of;
 use crate::discovery::VIRTUAL;
@@ -20,7 +19,7 @@ use crate::server::ApiServer;
 use crate::service_account::ISSUER;
 use crate::status::Failure;
 use crate::work_threads::By;
-use crate::{binding, fields, negotiate, object, request, respond};
+use crate::{binding, fields, object, request, respond};
 
 pub(crate) async fn answer(
     server: &ApiServer,
@@ -230,19 +229,10 @@ async fn bind(
     )?;
     let params = Params::parse(parts.uri.query())?;
     let call = Call {
-        server: server.clone(),
-        caller: caller.clone(),
-        credential: None,
-        kind,
         namespace: Some(namespace.ok_or_else(Failure::no_such_resource)?),
         name: Some(name),
         dry_run: params.dry_run()?,
-        params,
-        headers: parts.headers.clone(),
-        form: negotiate::PLAIN,
-        without_managers: false,
-        audit: AuditNotes::default(),
-        upgrade: None,
+        ..Call::on_stored(server, caller, kind, params, &parts.headers)
     };
     binding::bind(&call, sent).await
 }

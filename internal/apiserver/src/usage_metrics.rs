@@ -3,7 +3,7 @@
 //! and selectors, and of what a source says. The form is that of Kubernetes' metrics-server; a GPU's resource is there
 //! beside `cpu` and `memory`, in thousandths of a busy GPU.
 //!
-//! Cost: that of a list of the same nodes or pods, and of parsing those that are running.
+//! Cost: that of a list of the same nodes or pods, and of parsing each, because a measurement is of a pod's uid.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,6 @@ use resources::times::seconds;
 use serde_json::{Map, Value, json};
 use store::Entry;
 
-use crate::audit::AuditNotes;
 use crate::call::Call;
 use crate::core_kinds::kind_of;
 use crate::discovery::{MEASURED, Virtual};
@@ -27,7 +26,7 @@ use crate::server::ApiServer;
 use crate::status::Failure;
 use crate::usage_source::{UsageOf, UsageSource};
 use crate::verb::Verb;
-use crate::{list, negotiate, object, respond};
+use crate::{list, object, respond};
 
 /// The resource of `metrics.k8s.io` that a path is about.
 pub(crate) fn target(path: &ResourcePath) -> Option<&'static Virtual> {
@@ -83,20 +82,11 @@ pub(crate) fn answer(
     let source = source.ok_or_else(|| {
         Failure::unavailable("this server has no measurements of nodes and pods yet; try again")
     })?;
+    let kind = kind_of("", if of.namespaced { "Pod" } else { "Node" });
     let call = Call {
-        server: server.clone(),
-        caller: caller.clone(),
-        credential: None,
-        kind: kind_of("", if of.namespaced { "Pod" } else { "Node" }),
         namespace,
         name,
-        dry_run: false,
-        params,
-        headers: parts.headers.clone(),
-        form: negotiate::PLAIN,
-        without_managers: false,
-        audit: AuditNotes::default(),
-        upgrade: None,
+        ..Call::on_stored(server, caller, kind, params, &parts.headers)
     };
     let selection = ObjectSelection::of(&call)?;
     let found = list::all(&call, &selection);

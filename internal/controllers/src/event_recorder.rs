@@ -15,6 +15,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use supervisor::{LoopEnd, keep_running};
 use tokio::sync::mpsc;
+use workloads::NoteKind;
 
 use crate::retry::{PANICKED, guarded, panic_in, panicked_note};
 
@@ -47,6 +48,15 @@ impl EventType {
         match self {
             EventType::Normal => "Normal",
             EventType::Warning => "Warning",
+        }
+    }
+}
+
+impl From<NoteKind> for EventType {
+    fn from(kind: NoteKind) -> EventType {
+        match kind {
+            NoteKind::Normal => EventType::Normal,
+            NoteKind::Warning => EventType::Warning,
         }
     }
 }

@@ -17,7 +17,6 @@ use serde::Deserialize;
 use serde_json::json;
 use supervisor::contained;
 use tokio::time::{MissedTickBehavior, interval};
-use workloads::NoteKind;
 use workloads::autoscaling::{ObservedScaler, PodUsage, ScalingMemory, decide, unscalable};
 
 use super::access::{api_resource, unless_gone};
@@ -212,11 +211,8 @@ impl Autoscalers {
             );
         }
         for note in decision.notes {
-            let kind = match note.kind {
-                NoteKind::Normal => EventType::Normal,
-                NoteKind::Warning => EventType::Warning,
-            };
-            self.notes.note(about, kind, &note.reason, &note.message);
+            self.notes
+                .note(about, note.kind.into(), &note.reason, &note.message);
         }
         Ok(decision.status)
     }

@@ -10,7 +10,7 @@ use resources::kinds::PodGroup;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use workloads::{Action, Dependent, DependentKind, EventNote, NoteKind, ReconcileOutcome};
+use workloads::{Action, Dependent, DependentKind, EventNote, ReconcileOutcome};
 
 use super::dependents::{create, delete, is_gone};
 use super::difference::merge_patch;
@@ -169,11 +169,7 @@ pub(crate) async fn apply<W: Workload>(
         }
     }
     for event in work.events {
-        let kind = match event.kind {
-            NoteKind::Normal => EventType::Normal,
-            NoteKind::Warning => EventType::Warning,
-        };
-        notes.note(&about, kind, &event.reason, &event.message);
+        notes.note(&about, event.kind.into(), &event.reason, &event.message);
     }
     applied
 }

@@ -9,7 +9,7 @@ use super::scene::gpus;
 use super::{GPU, array};
 use crate::cluster::{Cluster, Stand, amounts, text};
 
-/// Who shares a GPU with whom, where it is asserted.
+/// Checks that pods share a GPU as the case asserts, where it does.
 pub(super) fn shared_gpus(case: &Value, seen: &Seen) -> Result<(), String> {
     if case["policy"]["placement"]["gpus"].is_null() {
         return Ok(());
