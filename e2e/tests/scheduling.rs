@@ -252,3 +252,50 @@ spec:
     let gone = out(&["explain", "first", "--history"]);
     assert!(gone.contains("first-master-0"), "{gone}");
 }
+
+#[test]
+fn work_that_named_a_queue_before_it_was_another_teams_waits_and_says_why() {
+    let platform = Platform::up(&[]);
+    let annotated = |name: &str| {
+        format!(
+            "apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {name}
+  annotations: {{scheduling.volcano.sh/queue-name: theirs}}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+        - name: main
+          command: ['true']
+          resources: {{requests: {{cpu: 10m, memory: 16Mi}}}}
+"
+        )
+    };
+    platform.apply(&annotated("early"));
+    let explained = |words: &str| {
+        eventually(words, SOON, || {
+            let told = platform.cli(&["explain", "job/early"]).ok();
+            told.contains(words).then_some(())
+        });
+    };
+    explained("queue theirs does not exist");
+    platform.apply(
+        "apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: theirs}
+spec:
+  weight: 1
+  namespaceSelector: {matchLabels: {team: theirs}}
+",
+    );
+    explained("queue theirs admits no work from namespace default");
+    let label = ["label", "namespace", "default", "team=theirs"];
+    platform.kubectl(&label).ok();
+    eventually("the job has run", SOON, || {
+        let job = platform.get("jobs", "early");
+        (job["status"]["succeeded"] == 1).then_some(())
+    });
+}

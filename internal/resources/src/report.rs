@@ -25,6 +25,8 @@ pub enum WaitReason {
     QueueClosed,
     /// The queue named does not exist.
     QueueMissing,
+    /// The queue admits no work from the namespace.
+    NamespaceNotAdmitted,
     /// No topology domain of the required level fits the gang.
     TopologyUnsatisfied,
     /// There is no node at all.
@@ -42,6 +44,7 @@ impl WaitReason {
             Self::InsufficientResources => "NotEnoughResources",
             Self::QueueClosed => "QueueClosed",
             Self::QueueMissing => "QueueNotFound",
+            Self::NamespaceNotAdmitted => "NamespaceNotAdmitted",
             Self::TopologyUnsatisfied => "TopologyUnsatisfied",
             Self::NoNodes => "NoNodes",
         }

@@ -43,6 +43,12 @@ impl Scheduler {
                 );
             }
             Event::QueueGone(name) => self.queue_changed(&name, None),
+            Event::NamespaceChanged(namespace) => {
+                let labels = namespace.metadata.labels.clone().unwrap_or_default();
+                let name = namespace.metadata.name.as_deref().unwrap_or_default();
+                self.namespace_changed(name, Some(labels));
+            }
+            Event::NamespaceGone(name) => self.namespace_changed(&name, None),
             Event::PriorityClassChanged(class) => {
                 let priority = Priority {
                     value: class.value,
@@ -563,6 +569,20 @@ impl Scheduler {
         self.cluster_changed();
         self.changed = true;
         self.releases += 1;
+    }
+
+    fn namespace_changed(&mut self, name: &str, labels: Option<BTreeMap<String, String>>) {
+        if !self.namespaces.set(name, labels) || !self.queues.any_selects_namespaces() {
+            return;
+        }
+        self.cluster_changed();
+        self.releases += 1;
+        let in_it = self.gangs.keys().filter(|key| &*key.namespace == name);
+        let in_it: Vec<GangKey> = in_it.cloned().collect();
+        for key in in_it {
+            self.settle(&key);
+        }
+        self.changed = true;
     }
 
     fn priority_changed(&mut self, name: String, priority: Option<Priority>) {

@@ -1,7 +1,7 @@
 //! The events that the scheduler takes. An event carries the whole current object, so a duplicate
 //! or late event does no harm.
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{
@@ -28,6 +28,10 @@ pub enum Event {
     QueueChanged(Box<Queue>),
     /// The queue of this name is gone.
     QueueGone(String),
+    /// A namespace appeared or changed. Only its labels matter: queues select namespaces by them.
+    NamespaceChanged(Box<Namespace>),
+    /// The namespace of this name is gone.
+    NamespaceGone(String),
     /// A PodDisruptionBudget appeared or changed.
     BudgetChanged(Box<PodDisruptionBudget>),
     /// The PodDisruptionBudget of this namespace and name is gone.

@@ -35,6 +35,7 @@ mod place;
 mod plan;
 mod pod;
 mod queue;
+mod queue_access;
 mod queue_assignment;
 mod queue_order;
 mod repartition;

@@ -171,6 +171,15 @@ impl Obstacle {
         .lasting()
     }
 
+    pub(crate) fn excluded(queue: &str, namespace: &str) -> Obstacle {
+        Obstacle::new(
+            WaitReason::NamespaceNotAdmitted,
+            format!("queue {queue} admits no work from namespace {namespace}"),
+            format!("name another queue, or have an administrator label namespace {namespace} as queue {queue} selects"),
+        )
+        .lasting()
+    }
+
     pub(crate) fn missing_members(missing: &str, have: usize) -> Obstacle {
         let mut obstacle = Obstacle::new(
             WaitReason::NotEnoughMembers,

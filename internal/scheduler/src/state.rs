@@ -25,6 +25,7 @@ use crate::node::{Node, NodeAttributes, NodeIx};
 use crate::phase::LastConditions;
 use crate::pod::{Pod, PodKey};
 use crate::queue::Queues;
+use crate::queue_access::NamespaceLabels;
 use crate::repartition;
 use crate::report_cache::ReportCache;
 use crate::resource::{GPU, Ix, ResourceNames, ResourceSet, Room};
@@ -68,6 +69,7 @@ pub struct Scheduler {
     pub(crate) pods: NameTable<PodKey, Pod>,
     pub(crate) gangs: NameTable<GangKey, Gang>,
     pub(crate) queues: Queues,
+    pub(crate) namespaces: NamespaceLabels,
     pub(crate) priorities: BTreeMap<String, Priority>,
     /// Pods that request GPU memory, and the number of nodes by memory of a GPU.
     pub(crate) by_memory: BTreeSet<PodKey>,
@@ -185,6 +187,7 @@ impl Scheduler {
             pods: NameTable::default(),
             gangs: NameTable::default(),
             queues: Queues::default(),
+            namespaces: NamespaceLabels::default(),
             priorities: BTreeMap::new(),
             total: Room::default(),
             used: Room::default(),

@@ -258,3 +258,60 @@ fn a_gang_that_changes_its_queue_takes_its_account_along() {
     assert_eq!(s.view().queues["a"].requested.get("nvidia.com/gpu"), 0);
     assert_eq!(s.view().queues["b"].requested.get("nvidia.com/gpu"), 2);
 }
+
+fn namespace(name: &str, team: &str) -> Event {
+    let object = json!({"metadata": {"name": name, "labels": {"team": team}}});
+    Event::NamespaceChanged(Box::new(serde_json::from_value(object).unwrap()))
+}
+
+fn queue_of_team(name: &str, team: &str) -> Event {
+    queue_with(name, |queue| {
+        queue["spec"]["namespaceSelector"] = json!({"matchLabels": {"team": team}});
+    })
+}
+
+#[test]
+fn work_that_named_a_queue_before_it_excluded_the_namespace_waits() {
+    let mut s = scheduler();
+    s.apply(namespace("ns", "b"));
+    s.apply(node("n1", 4));
+    gang_in(&mut s, "g", 1, 1, "late", 100);
+    assert_eq!(
+        report(&s.plan(now()), "g").verdict,
+        WaitReason::QueueMissing
+    );
+    s.apply(queue_of_team("late", "a"));
+    let plan = s.plan(now());
+    assert_eq!(report(&plan, "g").verdict, WaitReason::NamespaceNotAdmitted);
+    assert_eq!(
+        report(&plan, "g").sentence(),
+        "queue late admits no work from namespace ns."
+    );
+    assert_eq!(gpus_of(&plan, "g"), 0);
+    s.apply(namespace("ns", "a"));
+    assert_eq!(gpus_of(&s.plan(now()), "g"), 1);
+}
+
+#[test]
+fn work_that_runs_goes_on_when_its_queue_excludes_its_namespace() {
+    let mut s = scheduler();
+    s.apply(namespace("ns", "b"));
+    s.apply(node("n1", 2));
+    s.apply(queue_with("q", |_| {}));
+    gang_in(&mut s, "runs", 1, 2, "q", 200);
+    gang_in(&mut s, "waits", 1, 1, "q", 100);
+    let plan = s.plan(now());
+    assert_eq!(gpus_of(&plan, "runs"), 2);
+    run(&mut s, &plan, 2, now());
+    s.apply(queue_of_team("q", "a"));
+    let plan = s.plan(now());
+    assert_eq!(plan.evictions.len(), 0);
+    assert_eq!(
+        report(&plan, "waits").verdict,
+        WaitReason::NamespaceNotAdmitted
+    );
+    s.apply(node("n2", 2));
+    assert_eq!(gpus_of(&s.plan(now()), "waits"), 0);
+    s.apply(queue_with("q", |_| {}));
+    assert_eq!(gpus_of(&s.plan(now()), "waits"), 1);
+}

@@ -39,7 +39,9 @@ impl CheckedPlanner {
             Event::PodGroupGone(namespace, name) => cluster.drop_group(namespace, name),
             Event::QueueChanged(queue) => cluster.put_queue(queue),
             Event::QueueGone(name) => cluster.drop_queue(name),
-            Event::PriorityClassChanged(_)
+            Event::NamespaceChanged(_)
+            | Event::NamespaceGone(_)
+            | Event::PriorityClassChanged(_)
             | Event::PriorityClassGone(_)
             | Event::BudgetChanged(_)
             | Event::BudgetGone(..)

@@ -8,7 +8,7 @@ use std::fmt::Debug;
 
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{
@@ -70,6 +70,13 @@ pub(super) fn watch_events(
             |_| true,
             |o: DeserializeGuard<Queue>| Ok(Event::QueueChanged(Box::new(o.0?))),
             |_, name| Event::QueueGone(name),
+        ),
+        watch_kind(
+            client,
+            "namespaces",
+            |_| true,
+            |o: Namespace| Ok(Event::NamespaceChanged(Box::new(o))),
+            |_, name| Event::NamespaceGone(name),
         ),
         watch_kind(
             client,

@@ -325,6 +325,8 @@ fn object_of(event: &Event) -> (SetAsideObject, bool) {
         Event::PodGroupGone(namespace, name) => gone("podgroups", namespace, name),
         Event::QueueChanged(object) => there("queues", &object.metadata),
         Event::QueueGone(name) => gone("queues", "", name),
+        Event::NamespaceChanged(object) => there("namespaces", &object.metadata),
+        Event::NamespaceGone(name) => gone("namespaces", "", name),
         Event::BudgetChanged(object) => there("poddisruptionbudgets", &object.metadata),
         Event::BudgetGone(namespace, name) => gone("poddisruptionbudgets", namespace, name),
         Event::PriorityClassChanged(object) => there("priorityclasses", &object.metadata),

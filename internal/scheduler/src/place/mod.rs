@@ -220,6 +220,14 @@ impl Scheduler {
         let Some(rules) = rules else {
             return Err(Obstacle::no_queue(&gang.queue));
         };
+        if self.excluded_from_queue(key, gang) {
+            let excluded = Obstacle::excluded(&gang.queue, &key.namespace);
+            self.remove_expected(key);
+            if let Some(gang) = self.gangs.get_mut(key) {
+                gang.admitted = false;
+            }
+            return Err(excluded);
+        }
         if gang.admitted {
             return Ok(());
         }
@@ -234,6 +242,16 @@ impl Scheduler {
         }
         self.settle(key);
         Ok(())
+    }
+
+    /// True if the gang's queue does not admit the gang's namespace. A gang with members on nodes goes on: a change of
+    /// labels or of a selector ends no running work.
+    fn excluded_from_queue(&self, key: &GangKey, gang: &Gang) -> bool {
+        let rules = gang.payer.and_then(|payer| self.queues.rules(payer.queue));
+        let selector = rules.and_then(|rules| rules.namespaces.as_ref());
+        selector.is_some_and(|selector| {
+            gang.total.have() == 0 && !self.namespaces.admits(selector, &key.namespace)
+        })
     }
 
     /// Volcano's enqueue check on `minResources`: a gang is admitted if its queue's capability

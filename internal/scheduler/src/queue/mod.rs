@@ -242,6 +242,12 @@ impl Queues {
         queue.rules.as_ref().or(standard)
     }
 
+    /// True if some queue admits only the namespaces that its selector matches.
+    pub(crate) fn any_selects_namespaces(&self) -> bool {
+        let mut rules = self.table.iter().filter_map(|queue| queue.rules.as_ref());
+        rules.any(|rules| rules.namespaces.is_some())
+    }
+
     /// The index of a queue, added to the table if the name is new.
     pub(crate) fn place(&mut self, name: &str) -> QueueIx {
         if let Some(at) = self.index.get(name) {
@@ -266,17 +272,20 @@ impl Queues {
         at
     }
 
-    /// Applies a Queue object, or its deletion. Returns true if the order of its waiting gangs may
-    /// have changed.
+    /// Applies a Queue object, or its deletion. Returns true if the order of its waiting gangs, or which of them it
+    /// admits, may have changed.
     pub(crate) fn set_rules(&mut self, name: &str, rules: Option<QueueRules>) -> bool {
         let at = self.place(name);
         let policy =
             |rules: &Option<QueueRules>| rules.as_ref().map_or(GangOrder::Priority, |r| r.policy);
         let reordered = policy(&self.table[at].rules) != policy(&rules);
+        let selector =
+            |rules: &Option<QueueRules>| rules.as_ref().and_then(|r| r.namespaces.clone());
+        let selects = selector(&self.table[at].rules) != selector(&rules);
         self.table[at].rules = rules;
         self.stale = true;
         self.remove_if_unused(at);
-        reordered
+        reordered || selects
     }
 
     /// Records that a gang names the queue.

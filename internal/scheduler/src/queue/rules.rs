@@ -11,6 +11,7 @@ use resources::quantity::Quantity;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::queue_access::AdmittedNamespaces;
 use crate::resource::{Ix, ResourceNames};
 
 /// Amounts by resource number. An explicit zero is kept: it differs from an absent amount.
@@ -167,6 +168,8 @@ pub(crate) struct QueueRules {
     /// May other queues reclaim what it holds beyond its share?
     pub(crate) reclaimable: bool,
     pub(crate) admission: Admission,
+    /// The namespaces whose gangs it admits; `None`: all.
+    pub(crate) namespaces: Option<AdmittedNamespaces>,
     pub(crate) policy: GangOrder,
     /// How long its gangs wait before capacity is reserved for them.
     pub(crate) reserve_after: Option<SignedDuration>,
@@ -192,6 +195,7 @@ impl Default for QueueRules {
             team_limit: SparseAmounts::new(),
             reclaimable: true,
             admission: Admission::Open,
+            namespaces: None,
             policy: GangOrder::Priority,
             reserve_after: None,
             preemption: PreemptionRules::default(),
@@ -237,6 +241,10 @@ impl QueueRules {
                 Some(QueueState::Closing) => Admission::Draining,
                 _ => Admission::Open,
             },
+            namespaces: spec
+                .namespace_selector
+                .as_ref()
+                .map(AdmittedNamespaces::read),
             policy: reader.policy(),
             reserve_after: reader.reserve_after(),
             preemption: reader.preemption(),

@@ -211,9 +211,10 @@ fn take(
                     QUEUE_VERSION,
                 ));
             }
-            scenario
-                .queues
-                .push(typed::<Queue>(with_spec(value.clone()), place, found)?);
+            let mut queue = typed::<Queue>(with_spec(value.clone()), place, found)?;
+            // Namespaces are no input of a simulation: its work counts as admitted.
+            queue.spec.namespace_selector = None;
+            scenario.queues.push(queue);
             // The kind is Muster's own, so only fields without effect are noted.
             let mapped = mapping::queues(&[value]).unwrap_or_default();
             let words = mapped.warnings.iter().map(ToString::to_string);
