@@ -19,7 +19,7 @@ use crate::refusal::RewriteRefusal;
 use crate::respond::{self, WriteResult};
 use crate::rewrite::unavailable;
 use crate::status::Failure;
-use crate::{admission, bounded, decode, request, services};
+use crate::{admission, bounded, decode, namespace_room, request, services};
 
 /// How many generated names are tried, and how often a creation is retried after a new quota made
 /// it stale.
@@ -100,6 +100,7 @@ async fn insert(call: &Call, object: &Value) -> Result<Bytes, RewriteRefusal> {
     let claim = services::claim(kind, object, None);
     let encoded = Encoded::new(kind, object);
     bounded::stored_bytes(encoded.bytes.size())?;
+    namespace_room::require(call, object, 0, encoded.bytes.size())?;
     let namespace = call.namespace.clone();
     let quota = quota::concerns(store, kind, namespace.as_deref())
         .then(|| UsageChange::created(kind, object));

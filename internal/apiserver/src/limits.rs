@@ -10,6 +10,10 @@ pub const MOST_BODY_BYTES: usize = 3 * 1024 * 1024;
 /// The maximum size of a stored object in bytes: etcd's default limit for one request.
 pub const MOST_STORED_BYTES: usize = 1_572_864;
 
+/// The maximum size of all objects of a namespace in bytes: every object is in the server's memory,
+/// and a namespace's members could fill it otherwise.
+pub const MOST_NAMESPACE_BYTES: u64 = 512 * 1024 * 1024;
+
 /// The maximum depth of objects and lists in a body. The JSON reader stops at 127, and a watch's
 /// frame, a list and a table add up to four levels around a stored object.
 pub const MOST_DEPTH: usize = 120;
@@ -36,6 +40,14 @@ pub const JSON_PATCH: schema::json_patch::PatchLimits = schema::json_patch::Patc
     copied_bytes: 3 * 1024 * 1024,
     work: 64 * 1024 * 1024,
 };
+
+/// The maximum size in bytes of the deleted objects that the answer to the deletion of a collection
+/// lists.
+pub const MOST_DELETED_BYTES: usize = 8 * 1024 * 1024;
+
+/// The maximum size in bytes of a training program's report of its progress, as in Kubeflow
+/// Trainer.
+pub const MOST_PROGRESS_BYTES: usize = 64 * 1024;
 
 /// The maximum number of lines that begin with `%` in a YAML body. libyaml compares each `%TAG`
 /// directive with all previous ones, and each tag with all of them.

@@ -74,7 +74,7 @@ fn refused(call: &Call, object: &Value, why: &str) -> Failure {
 }
 
 /// True if the caller, which is not a component of Muster, may write the fields of this owner.
-fn holds(call: &Call, holder: AllowedWriter) -> bool {
+pub(crate) fn holds(call: &Call, holder: AllowedWriter) -> bool {
     let may = |wanted: &RequestAttributes<'_>| call.server.permits(&call.caller, wanted);
     match holder {
         AllowedWriter::System => false,

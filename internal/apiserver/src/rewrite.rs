@@ -10,6 +10,7 @@ use crate::aggregation;
 use crate::bounded;
 use crate::call::Call;
 use crate::namespace;
+use crate::namespace_room;
 use crate::node_restriction;
 use crate::object::{self, Encoded};
 use crate::quota::{self, UsageChange};
@@ -130,6 +131,7 @@ async fn commit(
     let begins_to_go = object::deleting(next) && !object::deleting(live);
     if !removed && !begins_to_go && encoded.bytes.size() > entry.value.len() {
         bounded::stored_bytes(encoded.bytes.size())?;
+        namespace_room::require(call, next, entry.value.len(), encoded.bytes.size())?;
     }
     let namespace = next["metadata"]["namespace"].as_str().map(str::to_owned);
     let quota = quota::concerns(store, kind, namespace.as_deref()).then(|| {

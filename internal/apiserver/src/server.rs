@@ -19,7 +19,7 @@ use crate::authority::Authority;
 use crate::decode::{self, ManifestsError};
 use crate::exec_opener::ExecOpener;
 use crate::exec_places::ExecCounts;
-use crate::limits::{SMALL_REQUEST_BYTES, STREAM_IDLE, WATCH_RECHECK};
+use crate::limits::{MOST_NAMESPACE_BYTES, SMALL_REQUEST_BYTES, STREAM_IDLE, WATCH_RECHECK};
 use crate::log_opener::LogOpener;
 use crate::node_authorizer::NodeAuthorizer;
 use crate::pod_proxy::PodProxy;
@@ -50,6 +50,8 @@ pub struct ApiConfig {
     pub root_ca: Option<String>,
     /// The range of Services' addresses; without it Services have none.
     pub service_range: Option<ServiceRange>,
+    /// The most bytes of a namespace's objects.
+    pub namespace_bytes: u64,
     /// The clock.
     pub now: fn() -> Timestamp,
 }
@@ -65,6 +67,7 @@ impl Default for ApiConfig {
             pod_security: PodSecurity::default(),
             root_ca: None,
             service_range: None,
+            namespace_bytes: MOST_NAMESPACE_BYTES,
             now: Timestamp::now,
         }
     }

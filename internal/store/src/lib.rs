@@ -21,6 +21,7 @@ mod memory;
 mod options;
 mod quarantine;
 mod sealed;
+mod sizes;
 mod space;
 mod store;
 mod topic;

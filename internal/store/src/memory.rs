@@ -11,6 +11,7 @@ use crate::codec::StoreState;
 use crate::entry::{Entry, Event, EventKind, ListPage, Revision};
 use crate::error::WatchError;
 use crate::quarantine::Quarantined;
+use crate::sizes::NamespaceSizes;
 use crate::topic::Topic;
 use crate::version::StoreVersion;
 
@@ -53,6 +54,8 @@ impl Logged {
 /// The flushed state.
 pub(crate) struct FlushedState {
     pub(crate) objects: Objects,
+    /// The bytes of `objects`.
+    pub(crate) sizes: NamespaceSizes,
     pub(crate) revision: Revision,
     pub(crate) digest: u64,
     /// Events after this revision are in the history; earlier ones are gone.
@@ -83,6 +86,7 @@ impl FlushedState {
         let revision = state.revision;
         let held = held.into_iter();
         let mut memory = FlushedState {
+            sizes: NamespaceSizes::of(objects.values().map(Arc::as_ref)),
             objects,
             revision,
             digest: state.digest,
@@ -179,10 +183,11 @@ impl FlushedState {
             self.remember(event, previous);
         }
         for (key, change) in changes {
-            match change {
-                Some(entry) => self.objects.insert(key, entry),
+            let before = match &change {
+                Some(entry) => self.objects.insert(key, Arc::clone(entry)),
                 None => self.objects.remove(&key),
             };
+            self.sizes.change(before.as_deref(), change.as_deref());
         }
         self.trim();
     }

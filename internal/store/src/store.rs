@@ -155,6 +155,12 @@ impl Store {
         self.read().objects.get(key).cloned()
     }
 
+    /// The bytes of the objects of a namespace, with their keys: of `/GROUP/PLURAL/NAMESPACE/NAME`.
+    #[must_use]
+    pub fn namespace_bytes(&self, namespace: &str) -> u64 {
+        self.read().sizes.in_namespace(namespace)
+    }
+
     /// The objects under a prefix whose keys come after `after`, at most `limit` of them.
     #[must_use]
     pub fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> ListPage {

@@ -5,12 +5,12 @@ use apiserver::ApiConfig;
 use apiserver::limits::{
     JSON_PATCH, MOST_OBJECT_DEPTH, MOST_REQUIREMENTS, MOST_STORED_BYTES, MOST_WARNINGS,
 };
-use resources::access::Caller;
+use resources::access::{Caller, UserRole};
 use resources::registry;
 use serde_json::{Map, Value, json};
 use store::Options;
 
-use crate::harness::{Api, CONFIG_MAPS, PODS, config_map, pod};
+use crate::harness::{Api, CONFIG_MAPS, PODS, config_map, pod, request, user};
 
 const JSON: &str = "application/json-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
@@ -26,6 +26,53 @@ async fn patched(api: &Api, patch: &Value) -> (u16, Value) {
     let path = format!("{CONFIG_MAPS}/a?dryRun=All");
     let answer = api.call("PATCH", &path, JSON, patch.to_string()).await;
     (answer.status.as_u16(), answer.json())
+}
+
+/// Every object is in the server's memory: without a bound, a member could fill it.
+#[tokio::test]
+async fn a_namespace_has_only_so_many_bytes_and_deletions_make_room() {
+    let config = ApiConfig {
+        namespace_bytes: 20_000,
+        ..ApiConfig::default()
+    };
+    let api = Api::with(Options::default(), config);
+    let ann = || user("ann", UserRole::Member, None);
+    let large = |name: &str| {
+        let mut object = config_map(name);
+        object["data"] = json!({"text": text(9_000)});
+        object.to_string()
+    };
+    let post = async |caller: Caller, name: &str| {
+        api.send_as(
+            caller,
+            request("POST", CONFIG_MAPS, "application/json", large(name)),
+        )
+        .await
+    };
+    post(ann(), "one").await.is(201);
+    post(ann(), "two").await.is(201);
+    let message = post(ann(), "three").await.refused(403, "Forbidden");
+    assert!(message.contains("are the most of a namespace"), "{message}");
+    // A change that makes it grow is refused too, and one that does not goes on.
+    let grow = json!({"data": {"more": text(9_000)}}).to_string();
+    let path = format!("{CONFIG_MAPS}/one");
+    let merge = "application/merge-patch+json";
+    let answer = api
+        .send_as(ann(), request("PATCH", &path, merge, grow))
+        .await;
+    answer.refused(403, "Forbidden");
+    let shrink = json!({"data": {"text": "short"}}).to_string();
+    let answer = api
+        .send_as(ann(), request("PATCH", &path, merge, shrink))
+        .await;
+    answer.is(200);
+    post(ann(), "three").await.is(201);
+    // Administrators can act in a full namespace, and other namespaces have their own room.
+    api.post(CONFIG_MAPS, &serde_json::from_str(&large("four")).unwrap())
+        .await
+        .is(201);
+    api.delete(CONFIG_MAPS, None).await.is(200);
+    post(ann(), "five").await.is(201);
 }
 
 #[tokio::test]

@@ -183,6 +183,23 @@ async fn a_collection_is_deleted_by_selector() {
     assert_eq!(names(&api.get(CONFIG_MAPS).await.is(200)), ["b"]);
 }
 
+/// Of a large collection the answer is a Status: a list would be held in memory as a whole.
+#[tokio::test]
+async fn a_large_collection_is_deleted_with_a_status() {
+    let api = Api::new();
+    let text = "x".repeat(1024 * 1024);
+    for at in 0..9 {
+        let mut object = config_map(&format!("large-{at}"));
+        object["data"] = json!({"text": text});
+        api.post(CONFIG_MAPS, &object).await.is(201);
+    }
+    let answer = api.delete(CONFIG_MAPS, None).await.is(200);
+    assert_eq!(answer["kind"], "Status");
+    assert_eq!(answer["status"], "Success");
+    assert_eq!(answer["details"]["kind"], "configmaps");
+    assert!(names(&api.get(CONFIG_MAPS).await.is(200)).is_empty());
+}
+
 #[tokio::test]
 async fn a_namespace_going_away_takes_nothing_new_and_goes_when_finalized() {
     let api = Api::new();
