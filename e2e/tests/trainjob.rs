@@ -205,3 +205,69 @@ fn initializers_run_before_the_training_and_a_failure_is_told_by_the_commands() 
     let words = "spec.trainer.env[0].name: Invalid value: \"PET_NNODES\": the controller sets this variable; leave it out";
     assert!(refused.err.contains(words), "{refused:?}");
 }
+
+/// Reports as the callbacks of Trainer's SDK do, then tries what the token must not do.
+const REPORTS: &str = r#"
+import json, os, ssl, time, urllib.error, urllib.request
+
+url = os.environ["KUBEFLOW_TRAINER_SERVER_URL"]
+context = ssl.create_default_context(cafile=os.environ["KUBEFLOW_TRAINER_SERVER_CA_CERT"])
+token = open(os.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]).read()
+
+def send(method, url, body):
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers, method=method)
+    try:
+        with urllib.request.urlopen(request, context=context) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+report = {"trainerStatus": {"progressPercentage": 40, "estimatedRemainingSeconds": 90,
+    "metrics": [{"name": "loss", "value": "0.31"}], "lastUpdatedTime": now}}
+status, answer = send("POST", url, report)
+assert status == 200 and answer == report, (status, answer)
+# What a report leaves out is gone.
+report = {"trainerStatus": {"progressPercentage": 45, "metrics": [{"name": "loss", "value": "0.25"}], "lastUpdatedTime": now}}
+status, answer = send("POST", url, report)
+assert status == 200, (status, answer)
+status, answer = send("POST", url, {"trainerStatus": {"progressPercentage": 450, "lastUpdatedTime": now}})
+assert status == 422 and "status.trainerStatus.progressPercentage" in answer["message"], (status, answer)
+status, answer = send("POST", url, {"trainerStatus": {"x": "y" * 70_000, "lastUpdatedTime": now}})
+assert status == 413, (status, answer)
+status, answer = send("POST", url.replace("/reports/", "/other/"), report)
+assert status == 401, (status, answer)
+status, answer = send("PUT", url, report)
+assert status == 401, (status, answer)
+print("reported", flush=True)
+time.sleep(600)
+"#;
+
+#[test]
+fn a_training_program_reports_its_progress_by_a_token_that_does_nothing_else() {
+    let platform = Platform::up(&[]);
+    platform.apply(&train_job(
+        "reports",
+        json!({
+            "runtimeRef": {"name": "torch-distributed"},
+            "trainer": {
+                "numNodes": 1,
+                "command": ["python3", "-c", REPORTS],
+                "resourcesPerNode": {"requests": {"cpu": "50m", "memory": "32Mi"}},
+            },
+        }),
+    ));
+    eventually("the program has reported", SOON, || {
+        let log = platform.cli(&["logs", "trainjob/reports"]).ok();
+        assert!(!log.contains("Error"), "{log}");
+        log.contains("reported").then_some(())
+    });
+    let status = platform.get("trainjobs", "reports")["status"]["trainerStatus"].clone();
+    assert_eq!(status["progressPercentage"], 45);
+    assert_eq!(status["estimatedRemainingSeconds"], Value::Null);
+    let described = platform.cli(&["describe", "trainjob", "reports"]).ok();
+    let sentence = "45 % done; loss 0.25; reported at 20";
+    assert!(described.contains(sentence), "{described}");
+    platform.cli(&["cancel", "trainjob/reports"]).ok();
+}

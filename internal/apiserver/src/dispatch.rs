@@ -23,12 +23,13 @@ use crate::pod_proxy::{self, PROXY, ProxiedRequest};
 use crate::request::Params;
 use crate::server::ApiServer;
 use crate::status::Failure;
+use crate::training_progress::ProgressReport;
 use crate::verb::{Verb, within};
 use crate::work_threads::{By, weight};
 use crate::{
     audit, binding, create, delete, delete_collection, discovery, eviction, exec, finalize,
     impersonation, list, logs, negotiate, patch, path, read, request, review, scale,
-    service_account, update, usage_metrics, versions, watch,
+    service_account, training_progress, update, usage_metrics, versions, watch,
 };
 
 type DispatchResult = Result<Response<Body>, Failure>;
@@ -80,6 +81,9 @@ async fn answer(server: &ApiServer, parts: &Parts, body: Body) -> DispatchResult
         return Err(impersonation::refused(Some(caller), why));
     }
     match path::parse(parts.uri.path()) {
+        RequestTarget::Resource(target) if parts.extensions.get::<ProgressReport>().is_some() => {
+            training_progress::report(server, target, parts, body).await
+        }
         RequestTarget::Resource(target) => {
             match registry::find(&target.group, &target.version, &target.resource) {
                 Some(kind) => on_resource(server, caller, kind, target, parts, body).await,

@@ -41,7 +41,7 @@ const ADMIN: Least = Least::Role(UserRole::Admin);
 /// (`plural.group/subresource`).
 type Row = (&'static str, Least, Least, Least);
 
-const ROWS: [Row; 102] = [
+const ROWS: [Row; 105] = [
     ("bindings", ADMIN, ADMIN, ADMIN),
     ("configmaps", VIEWER, MEMBER, MEMBER),
     ("endpoints", VIEWER, LEAD, LEAD),
@@ -140,6 +140,24 @@ const ROWS: [Row; 102] = [
     ("endpointslices.discovery.k8s.io", VIEWER, LEAD, LEAD),
     ("jobsets.jobset.x-k8s.io", VIEWER, MEMBER, MEMBER),
     ("jobsets.jobset.x-k8s.io/status", VIEWER, ADMIN, ADMIN),
+    (
+        "leaderworkersets.leaderworkerset.x-k8s.io",
+        VIEWER,
+        MEMBER,
+        MEMBER,
+    ),
+    (
+        "leaderworkersets.leaderworkerset.x-k8s.io/scale",
+        VIEWER,
+        MEMBER,
+        MEMBER,
+    ),
+    (
+        "leaderworkersets.leaderworkerset.x-k8s.io/status",
+        VIEWER,
+        ADMIN,
+        ADMIN,
+    ),
     ("scaledobjects.keda.sh", VIEWER, MEMBER, MEMBER),
     ("scaledobjects.keda.sh/status", VIEWER, ADMIN, ADMIN),
     ("jaxjobs.kubeflow.org", VIEWER, MEMBER, MEMBER),

@@ -11,6 +11,7 @@ use resources::devices::{NodeInventory, chosen, inventory};
 use resources::jobset;
 use resources::names;
 use resources::registry::Kind;
+use resources::training_progress;
 use resources::volcano;
 use serde_json::Value;
 
@@ -109,6 +110,9 @@ impl JobDescription {
         ];
         if let Some(waits) = &self.waits {
             lines.push(("Waits", waits.clone()));
+        }
+        if let Some(progress) = training_progress::sentence(&data["status"]) {
+            lines.push(("Progress", progress));
         }
         lines.push(("Queue", self.queue()));
         if let Some(group) = &self.group {

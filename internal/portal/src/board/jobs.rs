@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use resources::names;
+use resources::training_progress;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -194,6 +195,10 @@ pub struct JobDetail {
     /// Where a RayCluster's head is: terms with their values.
     #[serde(skip)]
     pub head: Vec<(&'static str, String)>,
+    /// What a TrainJob's program last reported of its progress, in one sentence.
+    pub progress: Option<String>,
+    /// The percentage in it.
+    pub progress_percentage: Option<u8>,
     /// True if its owner suspended it.
     pub suspended: bool,
     /// The user that cancelled it; empty for a job that no user cancelled.
@@ -245,6 +250,8 @@ impl Board {
             sentence: facts.sentence(&entry.pods),
             groups: facts.groups(&entry.pods),
             head: facts.head(),
+            progress: training_progress::sentence(&facts.object["status"]),
+            progress_percentage: training_progress::percentage(&facts.object["status"]),
             replicas: replicas(&entry.pods, &ranks),
             suspended: facts.suspended(),
             cancelled_by: facts.cancelled_by().to_owned(),

@@ -92,6 +92,11 @@ pub(super) const KIND: Kind = Kind {
         }
     },
     validate,
+    validate_status: |new, _| {
+        let mut errors = Vec::new();
+        crate::training_progress::validate(json::at(new, &["status"]), &mut errors);
+        errors
+    },
     prepare: meta::without_status,
     columns: COLUMNS,
     ..Kind::BASE

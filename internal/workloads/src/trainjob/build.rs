@@ -19,6 +19,7 @@ use sha1::{Digest as _, Sha1};
 
 use super::merge::{Misfit, merge};
 use super::policy::{Framework, Training, inject, upsert, variables};
+use super::progress::allow_reports;
 use super::{API_VERSION, Rendezvous};
 use crate::ownership::controller_reference;
 use crate::terms;
@@ -314,6 +315,9 @@ impl<'a> Builder<'a> {
             override_container(container, trainer);
         }
         upsert(&mut container.env, shared);
+        let meta = &self.job.metadata;
+        let text = |field: &'a Option<String>| field.as_deref().unwrap_or_default();
+        allow_reports(pod, text(&meta.namespace), text(&meta.name));
     }
 
     fn complete_initializer(&self, job: &mut ReplicatedJob, step: &str) {

@@ -7,6 +7,7 @@
 mod build;
 mod merge;
 mod policy;
+mod progress;
 
 use std::collections::BTreeSet;
 
