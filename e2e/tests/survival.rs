@@ -5,6 +5,7 @@ use std::time::Duration;
 use e2e::{Platform, eventually, run};
 
 const SOON: Duration = Duration::from_secs(90);
+const TWO_MINUTES: Duration = Duration::from_secs(120);
 
 /// A pod that counts, and succeeds when its file exists.
 fn counting(name: &str, flag: &str) -> String {
@@ -105,6 +106,31 @@ fn a_backup_taken_while_the_server_runs_fills_another_one() {
     platform.restart();
     assert_eq!(platform.get("configmap", "kept")["data"]["a"], "b");
     assert!(platform.get("configmap", "later").is_null());
+}
+
+#[test]
+fn the_server_takes_backups_by_itself_and_the_newest_brings_its_objects_back() {
+    let mut platform = Platform::server(&["--backup-every", "1m", "--backup-keep", "1"]);
+    platform.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: kept}\ndata: {a: b}\n");
+    let directory = platform.data.join("backups");
+    let files = || -> Vec<String> {
+        let entries = std::fs::read_dir(&directory).into_iter().flatten();
+        let paths = entries.map(|entry| entry.unwrap().path().display().to_string());
+        paths.filter(|path| path.ends_with(".backup")).collect()
+    };
+    let first = eventually("a backup is taken", TWO_MINUTES, || files().pop());
+    let next = eventually("the next one replaces it", TWO_MINUTES, || {
+        let now = files();
+        (now.len() == 1 && now[0] != first).then(|| now[0].clone())
+    });
+    let mode =
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&next).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    platform.stop();
+    std::fs::remove_dir_all(platform.data.join("store")).unwrap();
+    platform.cli(&["restore", &next]).ok();
+    platform.restart();
+    assert_eq!(platform.get("configmap", "kept")["data"]["a"], "b");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The command line: commands, options and their defaults.
 
 mod audit;
+mod backups;
 mod combination;
 mod configuration;
 mod device_plugin;
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 use clap::{Parser, Subcommand};
 use cli::{Doctor, Global, HELP};
 
+pub use backups::BackupFlags;
 pub use combination::CombinationError;
 pub use configuration::{ConfigCommand, Section};
 pub use machine::{

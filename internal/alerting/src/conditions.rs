@@ -105,6 +105,21 @@ pub struct DiskFacts {
     pub total: u64,
 }
 
+/// The backups that the server takes by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupFacts {
+    /// Their directory.
+    pub directory: String,
+    /// When the last one was taken; `None`: none is there.
+    pub last: Option<Timestamp>,
+    /// When the server began.
+    pub begun: Timestamp,
+    /// The time between two of them.
+    pub every: SignedDuration,
+    /// Why the last attempt failed, if it did.
+    pub failure: Option<String>,
+}
+
 /// The state of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerFacts {
@@ -112,6 +127,8 @@ pub struct ServerFacts {
     pub certificate_ends: Option<Timestamp>,
     /// The disk, if it is known.
     pub disk: Option<DiskFacts>,
+    /// Its backups, if it takes any.
+    pub backup: Option<BackupFacts>,
 }
 
 /// The conditions that hold now.
@@ -311,6 +328,38 @@ fn of_server(server: &ServerFacts, now: Timestamp, found: &mut Vec<Condition>) {
             });
         }
     }
+    found.extend(
+        server
+            .backup
+            .as_ref()
+            .and_then(|backup| of_backups(backup, now)),
+    );
+}
+
+/// The condition of backups of which the last attempt failed, or of which two are missing.
+fn of_backups(backup: &BackupFacts, now: Timestamp) -> Option<Condition> {
+    let before = backup
+        .last
+        .map_or(backup.begun, |last| last.max(backup.begun));
+    let overdue = now.duration_since(before) > backup.every.saturating_mul(2);
+    let last = match backup.last {
+        Some(last) => format!("the last one is of {last}"),
+        None => "there is none".to_owned(),
+    };
+    let directory = &backup.directory;
+    let message = match &backup.failure {
+        Some(failure) => {
+            format!("the server could not take its backup in {directory} ({last}): {failure}")
+        }
+        None if overdue => format!("the server has taken no backup in {directory} in time; {last}"),
+        None => return None,
+    };
+    Some(Condition {
+        rule: Rule::BackupFailed,
+        subject: Subject::server(),
+        since: None,
+        message,
+    })
 }
 
 #[cfg(test)]

@@ -138,7 +138,7 @@ fn quotas_and_the_server_are_judged_at_their_thresholds() {
     ] {
         let server = ServerFacts {
             certificate_ends: Some(at(ends)),
-            disk: None,
+            ..ServerFacts::default()
         };
         let found = conditions([], [], &server, at(0));
         assert_eq!(!found.is_empty(), message.is_some(), "{ends}");
@@ -159,9 +159,49 @@ fn quotas_and_the_server_are_judged_at_their_thresholds() {
                 free,
                 total,
             }),
+            backup: None,
         };
         let found = conditions([], [], &server, at(0));
         assert_eq!(!found.is_empty(), low, "{free} of {total}");
     }
     assert_eq!(Rule::ServerDiskLow.severity(), Severity::Critical);
+}
+
+#[test]
+fn a_failed_backup_and_one_that_is_overdue_are_told() {
+    let facts = |last: Option<i64>, failure: Option<&str>| BackupFacts {
+        directory: "/backups".to_owned(),
+        last: last.map(at),
+        begun: at(0),
+        every: SignedDuration::from_secs(100),
+        failure: failure.map(str::to_owned),
+    };
+    let table = [
+        (facts(None, None), 200, None),
+        (
+            facts(None, None),
+            201,
+            Some("the server has taken no backup in /backups in time; there is none"),
+        ),
+        (facts(Some(150), None), 350, None),
+        // The server was off: its backups begin again with it.
+        (facts(Some(-900), None), 150, None),
+        (
+            facts(None, Some("the disk is full")),
+            1,
+            Some(
+                "the server could not take its backup in /backups (there is none): the disk is full",
+            ),
+        ),
+    ];
+    for (facts, now, want) in table {
+        let server = ServerFacts {
+            backup: Some(facts.clone()),
+            ..ServerFacts::default()
+        };
+        let found = conditions([], [], &server, at(now));
+        let message = found.first().map(|condition| condition.message.as_str());
+        assert_eq!(message, want, "{facts:?} {now}");
+        assert!(found.iter().all(|one| one.rule == Rule::BackupFailed));
+    }
 }

@@ -21,7 +21,9 @@ mod silence;
 pub use alerts::{Alerts, AlertsState, DueDelivery, ReceiverReport, UnknownReceiver};
 pub use body::body;
 pub use book::{ALERTS_MAX, ENDS_AFTER, FiringAlert};
-pub use conditions::{Condition, DiskFacts, ServerFacts, Subject, SubjectKind, conditions};
+pub use conditions::{
+    BackupFacts, Condition, DiskFacts, ServerFacts, Subject, SubjectKind, conditions,
+};
 pub use outbox::{
     DeliveryRecord, FIRST_PAUSE, GIVE_UP, HISTORY_MAX, LONGEST_PAUSE, Notice, NoticeStatus,
     QUEUE_MAX,

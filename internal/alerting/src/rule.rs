@@ -56,6 +56,8 @@ pub enum Rule {
     ServerCertificateExpires,
     /// The file system of the server's data is nearly full.
     ServerDiskLow,
+    /// The server could not take its backup, or takes none.
+    BackupFailed,
     /// A GPU is allocated and hardly used.
     GpuUnderused,
     /// A GPU is too hot.
@@ -75,7 +77,7 @@ pub struct UnknownRule(pub String);
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Rule; 16] = [
+    pub const ALL: [Rule; 17] = [
         Rule::NodeLost,
         Rule::NodeNotReady,
         Rule::GpuUnhealthy,
@@ -87,6 +89,7 @@ impl Rule {
         Rule::NamespaceQuotaNearlyUsed,
         Rule::ServerCertificateExpires,
         Rule::ServerDiskLow,
+        Rule::BackupFailed,
         Rule::GpuUnderused,
         Rule::GpuHot,
         Rule::GpuMemoryNearlyFull,
@@ -109,6 +112,7 @@ impl Rule {
             Rule::NamespaceQuotaNearlyUsed => "NamespaceQuotaNearlyUsed",
             Rule::ServerCertificateExpires => "ServerCertificateExpires",
             Rule::ServerDiskLow => "ServerDiskLow",
+            Rule::BackupFailed => "BackupFailed",
             Rule::GpuUnderused => AlertRule::GpuUnderused.name(),
             Rule::GpuHot => AlertRule::GpuHot.name(),
             Rule::GpuMemoryNearlyFull => AlertRule::GpuMemoryNearlyFull.name(),
@@ -130,6 +134,7 @@ impl Rule {
             | Rule::NodeDiskPressure
             | Rule::NodeVersionRefused
             | Rule::ServerCertificateExpires
+            | Rule::BackupFailed
             | Rule::GpuHot
             | Rule::GpuCorrectedErrorsGrow => Severity::Warning,
             Rule::NamespaceQuotaNearlyUsed
@@ -151,7 +156,8 @@ impl Rule {
             | Rule::NodeDevicesUnhealthy
             | Rule::NodeDiskPressure
             | Rule::NodeVersionRefused
-            | Rule::ServerDiskLow => 60,
+            | Rule::ServerDiskLow
+            | Rule::BackupFailed => 60,
             Rule::NamespaceQuotaNearlyUsed => 300,
             Rule::NodeLost
             | Rule::ServerCertificateExpires
@@ -192,6 +198,7 @@ impl Rule {
             Rule::ServerDiskLow => {
                 "Free space there: below 64 MiB the server refuses writes that do not make room."
             }
+            Rule::BackupFailed => "Mend the cause; `muster backup FILE` takes one at once.",
             Rule::GpuUnderused
             | Rule::GpuHot
             | Rule::GpuMemoryNearlyFull

@@ -15,14 +15,17 @@ const SHORTEST: usize = 8;
 /// The maximum length, in bytes.
 const LONGEST: usize = 1024;
 
-/// Reads a passphrase: the file's first line.
-pub fn passphrase(file: &Path) -> Result<String> {
+/// The option with the file of a backup's passphrase.
+pub const PASSPHRASE_FILE: &str = "--passphrase-file";
+
+/// Reads a passphrase: the first line of the file that an option names.
+pub fn passphrase(option: &str, file: &Path) -> Result<String> {
     let text = std::fs::read_to_string(file)
-        .with_context(|| format!("--passphrase-file: {} cannot be read", file.display()))?;
+        .with_context(|| format!("{option}: {} cannot be read", file.display()))?;
     let line = text.lines().next().unwrap_or_default();
     if line.chars().count() < SHORTEST || line.len() > LONGEST {
         bail!(
-            "--passphrase-file: the first line of {} has {} characters; use {SHORTEST} to {LONGEST}",
+            "{option}: the first line of {} has {} characters; use {SHORTEST} to {LONGEST}",
             file.display(),
             line.chars().count()
         );
@@ -36,7 +39,9 @@ pub async fn backup(
     file: &Path,
     passphrase_file: Option<&Path>,
 ) -> Result<CommandOutcome> {
-    let passphrase = passphrase_file.map(passphrase).transpose()?;
+    let passphrase = passphrase_file
+        .map(|file| passphrase(PASSPHRASE_FILE, file))
+        .transpose()?;
     let path = absolute(file);
     connection
         .call(
@@ -65,13 +70,13 @@ mod tests {
         let file = dir.path().join("passphrase");
         let read = |text: &str| {
             std::fs::write(&file, text).unwrap();
-            passphrase(&file)
+            passphrase(PASSPHRASE_FILE, &file)
         };
         assert_eq!(read("12345678\nmore\n").unwrap(), "12345678");
         assert!(read("1234567\n").is_err());
         assert!(read("").is_err());
         assert!(read(&"x".repeat(LONGEST)).is_ok());
         assert!(read(&"x".repeat(LONGEST + 1)).is_err());
-        assert!(passphrase(&dir.path().join("none")).is_err());
+        assert!(passphrase(PASSPHRASE_FILE, &dir.path().join("none")).is_err());
     }
 }

@@ -61,7 +61,7 @@ pub use arguments::{
     Command, Doctor, Global, JOIN_USES_MAX, OIDC_GROUPS_CLAIM, OIDC_USERNAME_CLAIM, UpgradeCommand,
     name_and_value,
 };
-pub use backup::passphrase;
+pub use backup::{PASSPHRASE_FILE, passphrase};
 pub use connection::{default_data_to_make, kubeconfig_text};
 pub use exit::{ExitCause, HELP};
 pub use failure::{exit_of, full_message};

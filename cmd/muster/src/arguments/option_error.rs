@@ -9,6 +9,8 @@ pub enum ServerOptionError {
         least: usize,
         most: usize,
     },
+    #[error("{value:?} is not a time from 1m to 30d, like 24h")]
+    Span { value: String },
     #[error("use IP:PORT, like 0.0.0.0:9400 or [::]:9400, or off")]
     Metrics,
     #[error("use all, or GPUs' indices and UUIDs with commas, like 0,1 or GPU-5c3a...")]

@@ -12,6 +12,7 @@ use resources::services::addresses::{ServiceRange, ServiceRangeError, USUAL_RANG
 use telemetry::LogFormat;
 
 use super::audit::AUDIT;
+use super::backups::BackupFlags;
 use super::configuration::ConfigurationOptions;
 use super::machine::{MachineOptions, PodOptions};
 use super::oidc::{MAPPING, OidcFlags};
@@ -262,6 +263,8 @@ pub struct ServerOptions {
     pub scheduler: SchedulerOptions,
     #[command(flatten)]
     pub audit: AuditFlags,
+    #[command(flatten)]
+    pub backups: BackupFlags,
     #[command(flatten)]
     pub oidc: OidcFlags,
     /// Pod security levels for namespaces without labels, and exemptions: a Kubernetes PodSecurityConfiguration in

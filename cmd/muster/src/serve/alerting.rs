@@ -26,6 +26,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use self::send::Sender;
 use super::layout::{FileLayout, write_private};
 use super::mirror::{is_ready, mirror};
+use super::scheduled_backups::SharedBackupFacts;
 use super::signals;
 use super::tls::ServedCertificates;
 
@@ -55,6 +56,8 @@ pub struct Alerting {
     file: PathBuf,
     data: PathBuf,
     sender: Arc<Sender>,
+    /// The state of the server's backups, if it takes any.
+    backups: Option<SharedBackupFacts>,
 }
 
 impl Alerting {
@@ -71,7 +74,14 @@ impl Alerting {
             file,
             data: layout.root().to_owned(),
             sender,
+            backups: None,
         })
+    }
+
+    /// The same with the server's backups among what is judged.
+    pub fn with_backups(mut self, backups: Option<SharedBackupFacts>) -> Alerting {
+        self.backups = backups;
+        self
     }
 
     /// The alerts.
@@ -147,6 +157,7 @@ impl Alerting {
         let server = ServerFacts {
             certificate_ends: served.configured().map(|pair| pair.not_after),
             disk,
+            backup: self.backups.as_ref().and_then(|facts| facts.lock().clone()),
         };
         let (nodes, quotas) = (nodes.state(), quotas.state());
         let nodes = nodes.iter().map(Arc::as_ref);

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use cli::{CommandOutcome, Global, passphrase};
+use cli::{CommandOutcome, Global, PASSPHRASE_FILE};
 use store::{Backup, BackupFile, OpenError, Options, Store};
 
 use super::data;
@@ -83,7 +83,10 @@ pub async fn restore(
     passphrase_file: Option<PathBuf>,
 ) -> Result<CommandOutcome> {
     process::keep_files_private();
-    let passphrase = passphrase_file.as_deref().map(passphrase).transpose()?;
+    let passphrase = passphrase_file.as_deref();
+    let passphrase = passphrase
+        .map(|file| cli::passphrase(PASSPHRASE_FILE, file))
+        .transpose()?;
     let layout = FileLayout::open(&data(&global))?;
     let (to, server) = (layout.store(), layout.server());
     let restore = move || -> Result<usize> {

@@ -44,6 +44,7 @@ impl FileLayout {
             layout.usage(),
             layout.history(),
             layout.snapshots(),
+            layout.backups(),
         ];
         for directory in &ours {
             tighten_all(directory, DEPTH_MAX);
@@ -83,6 +84,11 @@ impl FileLayout {
     /// The directory of the snapshots that are taken before upgrades.
     pub fn snapshots(&self) -> PathBuf {
         self.root.join("snapshots")
+    }
+
+    /// The directory of the backups that the server takes by itself, unless an option names another one.
+    pub fn backups(&self) -> PathBuf {
+        self.root.join("backups")
     }
 
     /// The file with the progress of an upgrade of the agents. Not among the server's files: a backup

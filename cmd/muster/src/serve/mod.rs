@@ -32,6 +32,7 @@ mod process;
 mod ready;
 mod root_certificates;
 mod route_layer;
+mod scheduled_backups;
 mod scheduler;
 mod server;
 mod sharing;

@@ -27,6 +27,7 @@ use super::idle_gpus::IdleGpuPolicing;
 use super::layout::{FileLayout, write_private};
 use super::listener::{self, Certificates, ListenerConfig, ListenerLimits};
 use super::metrics::RequestMetrics;
+use super::scheduled_backups::ScheduledBackups;
 use super::tls::{self, CertificateKeeper, ReadTlsOptions, ServedCertificates};
 use super::{
     admin, audit, backends, host, oidc, plain_http, pod_pages, pod_security, process, route_layer,
@@ -47,7 +48,7 @@ pub struct RunningServer {
     /// The connected nodes.
     pub fleet: Arc<Fleet>,
     /// The running parts. A stop ends them in the reverse order: the listener, the configured certificate, the
-    /// renewal of the own one, the fleet, the controllers, the alerts, the policy about idle GPUs, the history, the usage and the decisions on disk, and
+    /// renewal of the own one, the fleet, the controllers, the backups, the alerts, the policy about idle GPUs, the history, the usage and the decisions on disk, and
     /// the audit log.
     pub components: Supervisor,
     address: SocketAddr,
@@ -135,7 +136,9 @@ impl RunningServer {
         let decisions = Decisions::keep(layout.decisions(), controllers.board.clone()).await;
         let requests = Arc::new(RequestMetrics::default());
         let accounting = Accounting::keep(layout.usage(), client("accounting")).await;
-        let alerting = Alerting::open(layout, receivers, url_for_nodes(options, address))?;
+        let backups = ScheduledBackups::open(layout, &options.backups, &store)?;
+        let alerting = Alerting::open(layout, receivers, url_for_nodes(options, address))?
+            .with_backups(backups.as_ref().map(ScheduledBackups::facts));
         let history = History::open(layout.history(), received, accounting.book()).await;
         backends::connect_usage(&api, history.latest_usage());
         let board = portal::Board::start(&client("portal"));
@@ -244,6 +247,9 @@ impl RunningServer {
             connected.shutdown();
             Ok::<(), Infallible>(())
         });
+        if let Some(backups) = backups {
+            components.run_loop("backups", backups.run());
+        }
         let (options, of_configured) = (options.clone(), options.clone());
         components
             .run_loop("certificate renewal", async move {
