@@ -24,7 +24,7 @@ pub struct Ground {
 impl Ground {
     pub fn start() -> Ground {
         let ground = Ground::on(Cluster::start());
-        assert_eq!(ground.installed.matches(" applied\n").count(), 19);
+        assert_eq!(ground.installed.matches(" applied\n").count(), 20);
         ground
     }
 

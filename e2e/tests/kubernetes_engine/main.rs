@@ -262,7 +262,7 @@ fn a_kept_kind_that_another_operator_owns_is_neither_installed_over_nor_spoken_o
         said.contains("customresourcedefinition/rayclusters.ray.io left alone"),
         "{said}"
     );
-    assert_eq!(said.matches(" applied\n").count(), 18, "{said}");
+    assert_eq!(said.matches(" applied\n").count(), 19, "{said}");
     let server = ground.server("server", &[]);
     server.until_leading();
     let head = json!({"headGroupSpec": {}});
@@ -328,7 +328,7 @@ fn beside_the_kinds_of_volcano_and_kubeflow_the_rest_is_installed_and_jobs_run()
     ] {
         assert!(said.contains(words), "{words:?} in\n{said}");
     }
-    assert_eq!(said.matches(" applied\n").count(), 17, "{said}");
+    assert_eq!(said.matches(" applied\n").count(), 18, "{said}");
     let after = ground
         .cluster
         .get(&["crd", "podgroups.scheduling.volcano.sh"]);
@@ -364,7 +364,7 @@ fn a_kind_that_cannot_be_shared_is_named_with_the_remedy_and_the_rest_is_install
     ] {
         assert!(ran.out.contains(words), "{words:?} in\n{}", ran.out);
     }
-    assert_eq!(ran.out.matches(" applied\n").count(), 18, "{}", ran.out);
+    assert_eq!(ran.out.matches(" applied\n").count(), 19, "{}", ran.out);
     assert!(
         ran.err.contains("podgroups.scheduling.volcano.sh"),
         "{}",

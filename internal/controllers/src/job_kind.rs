@@ -41,11 +41,13 @@ pub enum JobKind {
     JobSet,
     /// `trainer.kubeflow.org/v1alpha1` TrainJob, likewise.
     TrainJob,
+    /// `leaderworkerset.x-k8s.io/v1` LeaderWorkerSet, likewise.
+    LeaderWorkerSet,
 }
 
 impl JobKind {
     /// All kinds.
-    pub const ALL: [JobKind; 18] = [
+    pub const ALL: [JobKind; 19] = [
         JobKind::Deployment,
         JobKind::ReplicaSet,
         JobKind::StatefulSet,
@@ -64,6 +66,7 @@ impl JobKind {
         JobKind::MPIJob,
         JobKind::JobSet,
         JobKind::TrainJob,
+        JobKind::LeaderWorkerSet,
     ];
 
     /// The training kinds: those that Muster can control in a Kubernetes cluster.
@@ -97,7 +100,8 @@ impl JobKind {
             | JobKind::RayJob
             | JobKind::RayService
             | JobKind::JobSet
-            | JobKind::TrainJob => None,
+            | JobKind::TrainJob
+            | JobKind::LeaderWorkerSet => None,
         }
     }
 
@@ -123,6 +127,7 @@ impl JobKind {
             JobKind::MPIJob => "MPIJob",
             JobKind::JobSet => "JobSet",
             JobKind::TrainJob => "TrainJob",
+            JobKind::LeaderWorkerSet => "LeaderWorkerSet",
         }
     }
 }

@@ -39,7 +39,7 @@ enum StatusForm {
 }
 
 /// All these kinds.
-pub const ALL: [InertKind; 10] = [
+pub const ALL: [InertKind; 11] = [
     InertKind {
         resource: ("ray.io", "v1", "rayclusters"),
         message: "Muster keeps RayClusters and does not run them in a Kubernetes cluster yet: no head and no worker is made",
@@ -69,6 +69,12 @@ pub const ALL: [InertKind; 10] = [
         message: "Muster keeps JobSets in a Kubernetes cluster and does not run them yet: no Job is made",
         embedded_runs: true,
         form: StatusForm::Condition("Running"),
+    },
+    InertKind {
+        resource: ("leaderworkerset.x-k8s.io", "v1", "leaderworkersets"),
+        message: "Muster keeps LeaderWorkerSets in a Kubernetes cluster and does not run them yet: no pod is made",
+        embedded_runs: true,
+        form: StatusForm::Condition("Available"),
     },
     InertKind {
         resource: ("trainer.kubeflow.org", "v1alpha1", "trainjobs"),

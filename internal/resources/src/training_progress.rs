@@ -247,6 +247,7 @@ mod tests {
     #[test]
     fn progress_is_told_in_one_sentence() {
         let metric = |name: &str| json!({"name": name, "value": "0.5"});
+        let many = ["a", "b", "c", "d", "e", "f"].map(metric);
         let table = [
             (json!({}), None),
             (
@@ -255,7 +256,7 @@ mod tests {
                 Some("45 % done, about 3m20s left; loss 0.5; reported at 2026-01-02T15:04:05Z"),
             ),
             (
-                json!({"metrics": ["a", "b", "c", "d", "e", "f"].map(metric)}),
+                json!({"metrics": many}),
                 Some("a 0.5, b 0.5, c 0.5, d 0.5, 2 more metrics"),
             ),
             (json!({"progressPercentage": 900}), Some("100 % done")),

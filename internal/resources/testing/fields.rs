@@ -328,6 +328,11 @@ pub fn plain(kind: &Kind) -> Value {
         ("jobset.x-k8s.io", _) => json!({"spec": {"replicatedJobs": [
             {"name": "j", "template": {"spec": {"template": template}}},
         ]}}),
+        ("leaderworkerset.x-k8s.io", _) => {
+            let mut template = template;
+            template["spec"]["restartPolicy"] = "Always".into();
+            json!({"spec": {"leaderWorkerTemplate": {"size": 2, "workerTemplate": template}}})
+        }
         ("trainer.kubeflow.org", "TrainJob") => json!({"spec": {
             "runtimeRef": {"name": "torch-distributed"},
             "trainer": {"numNodes": 1, "command": ["true"]},

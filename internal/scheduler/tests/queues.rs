@@ -4,6 +4,7 @@ mod support;
 
 use resources::kinds::PodGroupPhase;
 use resources::report::WaitReason;
+use scheduler::Event;
 use serde_json::json;
 use support::*;
 

@@ -11,6 +11,7 @@ mod failure;
 mod gang;
 pub mod job;
 pub mod jobset;
+pub mod leaderworkerset;
 mod ownership;
 mod pod_facts;
 mod pod_names;

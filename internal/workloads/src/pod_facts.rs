@@ -41,6 +41,11 @@ pub(crate) fn uid(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or_default()
 }
 
+/// Whether the pod has succeeded or failed.
+pub(crate) fn is_over(pod: &Pod) -> bool {
+    PodPhase::of(pod).is_finished()
+}
+
 /// Whether the pod has a deletion request; it may still be terminating.
 pub(crate) fn is_leaving(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()

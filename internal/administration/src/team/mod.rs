@@ -39,7 +39,7 @@ const BINDINGS: ObjectKind = ObjectKind(RBAC, "v1", "RoleBinding", "rolebindings
 const PODS: ObjectKind = ObjectKind("", "v1", "Pod", "pods", true);
 
 /// The kinds beside training jobs that a drain deletes, owners first.
-const DRAINED: [ObjectKind; 14] = [
+const DRAINED: [ObjectKind; 15] = [
     ObjectKind(
         "autoscaling",
         "v2",
@@ -55,6 +55,13 @@ const DRAINED: [ObjectKind; 14] = [
         true,
     ),
     ObjectKind("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets", true),
+    ObjectKind(
+        "leaderworkerset.x-k8s.io",
+        "v1",
+        "LeaderWorkerSet",
+        "leaderworkersets",
+        true,
+    ),
     ObjectKind("ray.io", "v1", "RayJob", "rayjobs", true),
     ObjectKind("batch", "v1", "CronJob", "cronjobs", true),
     ObjectKind("apps", "v1", "Deployment", "deployments", true),

@@ -38,6 +38,9 @@ pub(crate) enum Watched {
     ConfigMaps(&'static str),
     /// Services and PodGroups.
     Gang,
+    /// Services, and the PodGroups that the job owns, whatever their names. Of the embedded engine only, whose API stores no
+    /// unreadable PodGroup.
+    OwnedGangs,
     /// Jobs.
     Jobs,
     /// RayClusters.
@@ -74,6 +77,7 @@ pub(crate) enum DependentEvent {
     Service(Box<watcher::Event<Service>>),
     ConfigMap(Box<watcher::Event<ConfigMap>>),
     Group(Box<watcher::Event<DeserializeGuard<PodGroup>>>),
+    OwnedGroup(Box<watcher::Event<PodGroup>>),
     Job(Box<watcher::Event<Job>>),
     RayCluster(Box<watcher::Event<DeserializeGuard<RayCluster>>>),
     JobSet(Box<watcher::Event<DeserializeGuard<JobSet>>>),
@@ -120,6 +124,10 @@ pub(crate) fn watches<K: RunnerObject>(client: &Client, watched: &[Watched]) -> 
             Watched::Gang => {
                 streams.push(dependents(client, everything(), DependentEvent::Service));
                 streams.push(dependents(client, everything(), DependentEvent::Group));
+            }
+            Watched::OwnedGangs => {
+                streams.push(dependents(client, everything(), DependentEvent::Service));
+                streams.push(dependents(client, everything(), DependentEvent::OwnedGroup));
             }
             Watched::Jobs => {
                 streams.push(dependents(client, everything(), DependentEvent::Job));
@@ -200,6 +208,7 @@ pub(crate) struct Caches<K> {
     pub(crate) services: Owned<Service>,
     pub(crate) config_maps: Owned<ConfigMap>,
     pub(crate) groups: KindMirror<PodGroup>,
+    pub(crate) owned_groups: Owned<PodGroup>,
     pub(crate) owned_jobs: Owned<Job>,
     pub(crate) ray_clusters: KindMirror<RayCluster>,
     pub(crate) job_sets: KindMirror<JobSet>,
@@ -243,6 +252,7 @@ impl<K: RunnerObject> Caches<K> {
             services: Owned::new(None),
             config_maps: Owned::new(None),
             groups: KindMirror::new(),
+            owned_groups: Owned::new(None),
             owned_jobs: Owned::new(None),
             ray_clusters: KindMirror::new(),
             job_sets: KindMirror::new(),
@@ -262,6 +272,7 @@ impl<K: RunnerObject> Caches<K> {
             Watched::PodsFor(_) => self.labelled_pods.is_complete(),
             Watched::ConfigMaps(_) => self.config_maps.is_complete(),
             Watched::Gang => self.services.is_complete() && self.groups.is_complete(),
+            Watched::OwnedGangs => self.services.is_complete() && self.owned_groups.is_complete(),
             Watched::Jobs => self.owned_jobs.is_complete(),
             Watched::RayClusters => self.ray_clusters.is_complete(),
             Watched::JobSets => self.job_sets.is_complete(),
@@ -289,6 +300,7 @@ impl<K: RunnerObject> Caches<K> {
         let concerned = match event {
             DependentEvent::Pod(event) => self.pods.take(*event, &kind),
             DependentEvent::Service(event) => self.services.take(*event, &kind),
+            DependentEvent::OwnedGroup(event) => self.owned_groups.take(*event, &kind),
             DependentEvent::ConfigMap(event) => self.config_maps.take(*event, &kind),
             DependentEvent::Job(event) => self.owned_jobs.take(*event, &kind),
             DependentEvent::ReplicaSet(event) => self.replica_sets.take(*event, &kind),

@@ -10,6 +10,7 @@ mod cronjob;
 mod dependents;
 mod difference;
 mod jobset;
+mod leaderworkerset;
 mod mirror;
 mod nodes;
 mod ports;
@@ -107,6 +108,13 @@ pub fn spawn(ctx: &Context) -> Vec<ControlLoop> {
         JobKind::JobSet => {
             let rooms = rooms.clone();
             let make = move || jobset::JobSetController {
+                rooms: rooms.clone(),
+            };
+            tokio::spawn(kept_running(ctx.clone(), make))
+        }
+        JobKind::LeaderWorkerSet => {
+            let rooms = rooms.clone();
+            let make = move || leaderworkerset::LeaderWorkerSetController {
                 rooms: rooms.clone(),
             };
             tokio::spawn(kept_running(ctx.clone(), make))

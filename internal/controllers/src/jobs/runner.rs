@@ -48,6 +48,8 @@ pub(crate) struct CachedJob<'a, K> {
     pub(crate) services: Vec<&'a Service>,
     pub(crate) config_maps: Vec<&'a ConfigMap>,
     pub(crate) pod_group: Option<&'a PodGroup>,
+    /// The PodGroups that the job owns.
+    pub(crate) owned_pod_groups: Vec<&'a PodGroup>,
     pub(crate) jobs: Vec<&'a Job>,
     /// The clusters of all namespaces.
     pub(crate) ray_clusters: &'a KindMirror<RayCluster>,
@@ -203,6 +205,7 @@ impl<W: Workload> Runner<W> {
             services: self.caches.services.of(&uid),
             config_maps: self.caches.config_maps.of(&uid),
             pod_group: self.caches.groups.get(&key).map(Arc::as_ref),
+            owned_pod_groups: self.caches.owned_groups.of(&uid),
             jobs: self.caches.owned_jobs.of(&uid),
             ray_clusters: &self.caches.ray_clusters,
             job_set: self.caches.job_sets.get(&key).map(Arc::as_ref),

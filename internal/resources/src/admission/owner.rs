@@ -12,7 +12,7 @@ use crate::trainer;
 use crate::training::MPI_JOB;
 
 /// The kinds that carry the user; the objects that controllers create from them inherit it.
-pub const OWNED: [&str; 19] = [
+pub const OWNED: [&str; 20] = [
     "Pod",
     "PodGroup",
     "PyTorchJob",
@@ -25,6 +25,7 @@ pub const OWNED: [&str; 19] = [
     "RayService",
     "MPIJob",
     "JobSet",
+    "LeaderWorkerSet",
     "TrainJob",
     "Job",
     "CronJob",

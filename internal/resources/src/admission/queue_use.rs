@@ -51,6 +51,7 @@ fn is_labelled(kind: &Kind) -> bool {
             | ("batch", "Job" | "CronJob")
             | ("ray.io", "RayCluster" | "RayJob" | "RayService")
             | ("jobset.x-k8s.io", "JobSet")
+            | ("leaderworkerset.x-k8s.io", "LeaderWorkerSet")
             | ("trainer.kubeflow.org", "TrainJob")
     ) || kind.training().is_some()
 }

@@ -17,7 +17,7 @@ enum TemplateStep {
 use TemplateStep::{Each, Member};
 
 /// Group, kind, and the path from the object's root to a template.
-const TEMPLATES: [(&str, &str, &[TemplateStep]); 18] = [
+const TEMPLATES: [(&str, &str, &[TemplateStep]); 20] = [
     ("apps", "DaemonSet", &[Member("spec"), Member("template")]),
     ("apps", "Deployment", &[Member("spec"), Member("template")]),
     ("apps", "ReplicaSet", &[Member("spec"), Member("template")]),
@@ -110,6 +110,24 @@ const TEMPLATES: [(&str, &str, &[TemplateStep]); 18] = [
             Member("template"),
             Member("spec"),
             Member("template"),
+        ],
+    ),
+    (
+        "leaderworkerset.x-k8s.io",
+        "LeaderWorkerSet",
+        &[
+            Member("spec"),
+            Member("leaderWorkerTemplate"),
+            Member("leaderTemplate"),
+        ],
+    ),
+    (
+        "leaderworkerset.x-k8s.io",
+        "LeaderWorkerSet",
+        &[
+            Member("spec"),
+            Member("leaderWorkerTemplate"),
+            Member("workerTemplate"),
         ],
     ),
     (
@@ -233,6 +251,14 @@ mod tests {
                 ("batch", "v1", "Job"),
                 json!({"spec": {"template": {}}}),
                 vec!["spec.template"],
+            ),
+            (
+                ("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"),
+                json!({"spec": {"leaderWorkerTemplate": {"leaderTemplate": {}, "workerTemplate": {}}}}),
+                vec![
+                    "spec.leaderWorkerTemplate.leaderTemplate",
+                    "spec.leaderWorkerTemplate.workerTemplate",
+                ],
             ),
             (
                 ("batch", "v1", "CronJob"),

@@ -1,11 +1,12 @@
 //! The custom kinds: the training kinds as in Kubeflow's training operator 1.9, Queue and PodGroup as in Volcano 1.16, field by
-//! field, so that users' manifests keep their meaning; RayCluster, RayJob and RayService as in KubeRay 1.7; JobSet, and Kubeflow Trainer's kinds as in 2.3; and the kinds that Muster stores but
+//! field, so that users' manifests keep their meaning; RayCluster, RayJob and RayService as in KubeRay 1.7; JobSet, LeaderWorkerSet, and Kubeflow Trainer's kinds as in 2.3; and the kinds that Muster stores but
 //! does not run yet: Volcano's Job, ScaledObject, Knative's Service. The CRDs in `api/crds` are generated from these types.
 //! Types only; names, columns, defaulting and validation are in [`crate::registry`].
 
 mod jaxjob;
 mod jobset;
 mod knativeservice;
+mod leaderworkerset;
 mod mpijob;
 mod paddlejob;
 mod podgroup;
@@ -31,6 +32,10 @@ pub use jobset::{
     JobSet, JobSetCoordinator, JobSetFailurePolicy, JobSetFailureRule, JobSetNetwork, JobSetSpec,
     JobSetStartupPolicy, JobSetStatus, JobSetSuccessPolicy, ReplicatedJob, ReplicatedJobDependency,
     ReplicatedJobStatus,
+};
+pub use leaderworkerset::{
+    LeaderWorkerNetwork, LeaderWorkerRollingUpdate, LeaderWorkerRollout, LeaderWorkerSet,
+    LeaderWorkerSetSpec, LeaderWorkerSetStatus, LeaderWorkerTemplate, SubGroupPolicy,
 };
 pub use mpijob::{LauncherCreationPolicy, MPIJob, MPIJobSpec, MpiImplementation};
 pub use paddlejob::{PaddleElasticPolicy, PaddleJob, PaddleJobSpec};

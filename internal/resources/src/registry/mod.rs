@@ -22,6 +22,7 @@ mod idle_gpus;
 mod job;
 mod jobset;
 mod knativeservice;
+mod leaderworkerset;
 mod lease;
 mod limitrange;
 pub mod meta;
@@ -121,7 +122,7 @@ pub struct ScalePaths {
 pub type SelectableField = (&'static str, fn(&Value) -> String);
 
 /// Every kind, in the order of discovery.
-static ALL: [Kind; 48] = [
+static ALL: [Kind; 49] = [
     configmap::KIND,
     endpoints::KIND,
     event::KIND,
@@ -165,6 +166,7 @@ static ALL: [Kind; 48] = [
     rayjob::KIND,
     rayservice::KIND,
     jobset::KIND,
+    leaderworkerset::KIND,
     trainingruntime::CLUSTER,
     trainingruntime::NAMESPACED,
     trainjob::KIND,

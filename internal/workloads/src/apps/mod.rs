@@ -80,7 +80,7 @@ fn pod_of(template: &PodTemplateSpec, owner: &ObjectMeta, reference: OwnerRefere
 }
 
 /// A number of a total, which may be given as a percentage; what is unreadable counts as zero.
-fn amount(of: Option<&IntOrString>, total: i64, round_up: bool) -> i64 {
+pub(crate) fn amount(of: Option<&IntOrString>, total: i64, round_up: bool) -> i64 {
     match of {
         None => 0,
         Some(IntOrString::Int(number)) => i64::from(*number).max(0),

@@ -52,6 +52,10 @@ fn places(kind: &Kind) -> &'static [TemplatePath] {
             &["spec", "replicatedJobs"],
             &["template", "spec", "template"],
         )],
+        ("leaderworkerset.x-k8s.io", "LeaderWorkerSet") => &[
+            TemplatePath::At(&["spec", "leaderWorkerTemplate", "leaderTemplate"]),
+            TemplatePath::At(&["spec", "leaderWorkerTemplate", "workerTemplate"]),
+        ],
         ("trainer.kubeflow.org", "TrainingRuntime") => &[TemplatePath::Each(
             &["spec", "template", "spec", "replicatedJobs"],
             &["template", "spec", "template"],
@@ -141,6 +145,13 @@ mod tests {
                 1,
             ),
             (
+                "leaderworkerset.x-k8s.io",
+                "v1",
+                "LeaderWorkerSet",
+                json!({"leaderWorkerTemplate": {"leaderTemplate": t("a"), "workerTemplate": t("b")}}),
+                2,
+            ),
+            (
                 "ray.io",
                 "v1",
                 "RayCluster",
@@ -198,6 +209,7 @@ mod tests {
             let mut spec = json!({
                 "template": template, "replicatedJobs": jobs, "jobTemplate": {"spec": {"template": bad}}, "schedule": "* * * * *",
                 "tasks": [{"name": "t", "template": bad}],
+                "leaderWorkerTemplate": {"leaderTemplate": bad, "workerTemplate": bad},
                 "headGroupSpec": {"template": bad}, "workerGroupSpecs": [{"template": bad}],
                 "rayClusterSpec": {"headGroupSpec": {"template": bad}},
                 "rayClusterConfig": {"headGroupSpec": {"template": bad}},

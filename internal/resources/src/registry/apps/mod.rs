@@ -123,7 +123,12 @@ fn check_spec(
 }
 
 /// Checks a number or a percentage; an absent one is valid.
-fn check_amount(value: &Value, key: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn check_amount(
+    value: &Value,
+    key: &str,
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
     let amount = json::at(value, &[key]);
     let fault = match amount {
         Value::Null => None,
@@ -145,7 +150,12 @@ fn check_amount(value: &Value, key: &str, path: &Path<'_>, errors: &mut Vec<Fiel
 }
 
 /// Reports a percentage over 100.
-fn check_percentage(value: &Value, key: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn check_percentage(
+    value: &Value,
+    key: &str,
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
     let amount = json::at(value, &[key]);
     let percentage = amount.as_str().and_then(|text| text.strip_suffix('%'));
     let above = percentage.is_some_and(|number| number.parse::<u32>().map_or(true, |n| n > 100));
@@ -159,7 +169,7 @@ fn check_percentage(value: &Value, key: &str, path: &Path<'_>, errors: &mut Vec<
 }
 
 /// True if a number or percentage is absent or zero.
-fn is_zero(value: &Value) -> bool {
+pub(super) fn is_zero(value: &Value) -> bool {
     match value {
         Value::String(text) => text
             .trim_end_matches('%')
