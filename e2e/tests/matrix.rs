@@ -80,8 +80,11 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 98] = [
+const PORTAL: [Row; 103] = [
     ("GET", "/metrics", "", "", Who::Admins, 403),
+    // Programs that sign in have no credentials yet.
+    ("POST", "/oauth2/device_authorization", "", "", Who::All, 403),
+    ("POST", "/oauth2/token", "", "", Who::All, 403),
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/alerts", "", "", Who::Users, 403),
@@ -142,6 +145,10 @@ const PORTAL: [Row; 98] = [
     ("GET", "/ui/account", "", "", Who::Users, 404),
     ("POST", "/ui/account/password", "", "old=&new=&again=", Who::Users, 404),
     ("POST", "/ui/account/sessions/{id}", "/ui/account/sessions/none", "", Who::Users, 404),
+    ("POST", "/ui/account/tokens/{id}", "/ui/account/tokens/none", "", Who::Users, 404),
+    ("GET", "/ui/device", "", "", Who::Users, 404),
+    // Users approve in a session; these callers have access tokens, which issue a token for administrators only.
+    ("POST", "/ui/device", "", "user_code=none&decision=approve", Who::Admins, 403),
     ("GET", "/ui/reset/{link}", "/ui/reset/none", "", Who::All, 403),
     ("POST", "/ui/reset", "", "link=none&new=&again=", Who::All, 403),
     ("GET", "/ui/users", "", "", Who::Admins, 403),

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use resources::access::{Caller, UserRole};
 use supervisor::keep_running;
 
+use crate::device_logins::DeviceLogins;
 use crate::directory::{self, NewUser, UserDirectory};
 use crate::error::IdentityError;
 use crate::limits::{LONGEST_TOKEN_TTL, SESSION_TTL, SESSIONS_PER_USER_MAX, USERS_MAX};
@@ -53,6 +54,8 @@ pub(crate) struct Inner {
     pub(crate) directory: Arc<UserDirectory>,
     throttle: Throttle,
     hashing: Hashing,
+    /// The programs that wait for a person's approval.
+    pub(crate) device_logins: parking_lot::Mutex<DeviceLogins>,
     /// Held while a user is changed: a change depends on what it read, such as the other administrators.
     pub(crate) writing: tokio::sync::Mutex<()>,
 }
@@ -73,6 +76,7 @@ impl Identity {
             directory,
             throttle: Throttle::default(),
             hashing: Hashing::default(),
+            device_logins: parking_lot::Mutex::default(),
             writing: tokio::sync::Mutex::default(),
         }));
         identity.drop_expired(Timestamp::now()).await;
@@ -240,12 +244,19 @@ impl Identity {
         if ttl > LONGEST_TOKEN_TTL || ttl.is_zero() {
             return Err(IdentityError::TokenLifetime { asked: ttl });
         }
+        tokens::check_new(label, self.access_tokens(user).len())?;
+        self.issue(user, label, TokenPurpose::Access, ttl).await
+    }
+
+    /// The access tokens of a user that have not expired, newest first.
+    pub fn access_tokens(&self, user: &str) -> Vec<TokenInfo> {
         let now = Timestamp::now();
-        let held = self.tokens().into_iter().filter(|token| {
+        let mut tokens = self.tokens();
+        tokens.retain(|token| {
             token.user == user && token.purpose == TokenPurpose::Access && token.expires > now
         });
-        tokens::check_new(label, held.count())?;
-        self.issue(user, label, TokenPurpose::Access, ttl).await
+        tokens.sort_by_key(|token| std::cmp::Reverse(token.created));
+        tokens
     }
 
     pub(crate) async fn issue(

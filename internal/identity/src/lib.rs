@@ -8,6 +8,8 @@
 
 mod accounts;
 pub mod audit;
+mod device;
+mod device_logins;
 mod directory;
 #[cfg(test)]
 #[path = "../../resources/testing/documents.rs"]
@@ -25,7 +27,10 @@ mod passwords;
 mod throttle;
 mod tokens;
 mod user;
+mod user_code;
 
+pub use device::{DeviceAnswer, StartedDeviceLogin};
+pub use device_logins::{DeviceLogin, DeviceRequest};
 pub use directory::NewUser;
 pub use error::IdentityError;
 pub use gate::{
@@ -33,8 +38,8 @@ pub use gate::{
 };
 pub use identities::{FIRST_ADMIN, FirstAdmin, Identity, OpenedIdentity, Options};
 pub use limits::{
-    LONGEST_TOKEN_TTL, RESET_HOURS, RESET_HOURS_MAX, SESSION_TTL, SESSIONS_PER_USER_MAX,
-    TOKEN_LABEL_MAX, TOKENS_PER_USER_MAX,
+    DEVICE_CLIENT_MAX, LOGIN_TOKEN_TTL, LONGEST_TOKEN_TTL, RESET_HOURS, RESET_HOURS_MAX,
+    SESSION_TTL, SESSIONS_PER_USER_MAX, TOKEN_LABEL_MAX, TOKENS_PER_USER_MAX,
 };
 pub use oidc::OidcUser;
 pub use tokens::{IssuedToken, TokenInfo, TokenPurpose};

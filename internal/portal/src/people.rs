@@ -18,6 +18,9 @@ const USERS: &str = "users";
 /// The path of the page on which a user sets its password; the link's secret follows.
 pub const RESET_PAGE: &str = "/ui/reset/";
 
+/// The path of the page on which a user approves the sign-in of a program.
+pub const DEVICE_PAGE: &str = "/ui/device";
+
 /// The fields of a new user.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -117,10 +117,19 @@ impl From<IdentityError> for Problem {
             IdentityError::TooManyAttempts { .. } => {
                 (StatusCode::TOO_MANY_REQUESTS, "too-many-attempts")
             }
-            IdentityError::Busy { .. } => (StatusCode::TOO_MANY_REQUESTS, "busy"),
+            IdentityError::TooManyUserCodes { .. } => {
+                (StatusCode::TOO_MANY_REQUESTS, "too-many-attempts")
+            }
+            IdentityError::Busy { .. } | IdentityError::TooManyDeviceCodes { .. } => {
+                (StatusCode::TOO_MANY_REQUESTS, "busy")
+            }
+            IdentityError::UserCodeUsed => (StatusCode::CONFLICT, "conflict"),
+            // The audit log records refusals with this status under every policy.
+            IdentityError::UserCodeOfAnother => (StatusCode::FORBIDDEN, "forbidden"),
             IdentityError::NoSuchUser { .. }
             | IdentityError::NoSuchToken { .. }
             | IdentityError::NoSuchSession { .. }
+            | IdentityError::NoSuchUserCode
             | IdentityError::DeadLink => (StatusCode::NOT_FOUND, "not-found"),
             IdentityError::UserExists { .. } => (StatusCode::CONFLICT, "exists"),
             IdentityError::NameOfAnother { .. } => (StatusCode::FORBIDDEN, "name-of-another"),
@@ -135,6 +144,8 @@ impl From<IdentityError> for Problem {
             | IdentityError::BadField { .. }
             | IdentityError::LinkLifetime { .. }
             | IdentityError::TokenLabel { .. }
+            | IdentityError::ClientName
+            | IdentityError::LoginLifetime { .. }
             | IdentityError::TokenLifetime { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
             _ => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         };

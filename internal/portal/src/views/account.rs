@@ -40,6 +40,7 @@ struct Account {
     frame: PageFrame,
     user: User,
     sessions: Vec<TokenInfo>,
+    tokens: Vec<TokenInfo>,
     current: String,
     problem: String,
     done: String,
@@ -103,6 +104,7 @@ fn account(
     let template = Account {
         frame: PageFrame::still(caller, HERE),
         sessions: portal.identity.sessions(&user.name),
+        tokens: portal.identity.access_tokens(&user.name),
         current: current
             .map(|session| session.id.clone())
             .unwrap_or_default(),
@@ -172,6 +174,25 @@ pub async fn end_session(
     match people::end_session(&portal, &caller, &caller.user, &id).await {
         Ok(()) => Redirect::to("/ui/account").into_response(),
         Err(problem) => account(&portal, &caller, current.as_ref(), Err(&problem)),
+    }
+}
+
+/// Revokes one of the user's access tokens.
+pub async fn revoke_token(
+    State(portal): State<Portal>,
+    PageCaller(caller): PageCaller,
+    credential: Option<Extension<TokenInfo>>,
+    Path(id): Path<String>,
+) -> Response {
+    let current = credential.map(|Extension(token)| token);
+    let own = portal.identity.access_tokens(&caller.user);
+    let revoked = match own.iter().any(|token| token.id == id) {
+        true => portal.identity.revoke(&id).await,
+        false => Err(identity::IdentityError::NoSuchToken { id }),
+    };
+    match revoked {
+        Ok(()) => Redirect::to("/ui/account").into_response(),
+        Err(error) => account(&portal, &caller, current.as_ref(), Err(&error.into())),
     }
 }
 

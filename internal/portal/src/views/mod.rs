@@ -8,6 +8,7 @@ mod amounts;
 mod assets;
 mod chart;
 mod design;
+mod device;
 mod drain;
 mod find;
 mod flash;
@@ -35,6 +36,7 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use resources::access::{Caller, UserRole};
 
+use crate::people::DEVICE_PAGE;
 use crate::problem::Problem;
 use crate::routes::Routes;
 
@@ -52,6 +54,9 @@ pub fn routes(routes: Routes) -> Routes {
         .get("/ui/account", account::show)
         .post("/ui/account/password", account::password)
         .post("/ui/account/sessions/{id}", account::end_session)
+        .post("/ui/account/tokens/{id}", account::revoke_token)
+        .get(DEVICE_PAGE, device::show)
+        .post(DEVICE_PAGE, device::decide)
         .get("/ui/reset/{link}", account::reset_form)
         .post("/ui/reset", account::reset)
         .get("/ui/users", users::show)
