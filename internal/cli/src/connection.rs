@@ -72,7 +72,7 @@ fn read(global: &Global) -> Result<(Kubeconfig, String)> {
                 other => other.to_string(),
             };
             let text = format!(
-                "no server is known: {reason}\n  start one with `muster up`, or name a kubeconfig with --kubeconfig"
+                "no server is known: {reason}\n  start one with `muster up`, sign in at one with `muster login --server URL`, or name a kubeconfig with --kubeconfig"
             );
             failure::with(ExitCause::Unreachable, text)
         })?;

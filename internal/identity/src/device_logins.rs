@@ -229,7 +229,7 @@ impl DeviceLogins {
         now: Timestamp,
     ) -> Result<(UserCode, &mut HeldLogin), IdentityError> {
         if let Some(wait) = self.guess_wait(user, now) {
-            return Err(IdentityError::TooManyUserCodes { wait });
+            return Err(IdentityError::TooManyCodes { wait });
         }
         let code = UserCode::typed(typed);
         let known = code.filter(|code| self.held.get(code).is_some_and(|held| !held.is_over(now)));

@@ -134,7 +134,7 @@ fn a_user_guesses_a_bounded_number_of_codes() {
     // Also the right code is refused now, to this user.
     for second in [1, 600] {
         let refused = logins.decide(&typed(0), "eve", true, at(second));
-        let Err(IdentityError::TooManyUserCodes { wait }) = refused else {
+        let Err(IdentityError::TooManyCodes { wait }) = refused else {
             panic!("{refused:?}");
         };
         assert_eq!(wait.as_secs(), u64::try_from(601 - second).unwrap());

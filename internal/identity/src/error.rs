@@ -192,12 +192,29 @@ pub enum IdentityError {
         "this code is for another user: sign in as the user that `muster login --user` names, or run it without --user"
     )]
     UserCodeOfAnother,
-    /// The user typed too many codes that are none.
-    #[error("you typed too many wrong codes; try again in {} s", wait.as_secs().max(1))]
-    TooManyUserCodes {
+    /// The user typed too many wrong codes.
+    #[error("too many wrong codes; try again in {} s", wait.as_secs().max(1))]
+    TooManyCodes {
         /// How long to wait.
         wait: Duration,
     },
+    /// The code of the second factor is wrong.
+    #[error(
+        "the code is wrong or was used already; wait for the next one of your app, or use a recovery code"
+    )]
+    WrongCode,
+    /// The code of the second factor is no longer awaited.
+    #[error("this sign-in is over; begin again with the password")]
+    SignInOver,
+    /// The user has a second factor.
+    #[error("you have a second factor already; remove it first")]
+    SecondFactorExists,
+    /// The user has no second factor.
+    #[error("you have no second factor")]
+    NoSecondFactor,
+    /// The set-up of a second factor is no longer awaited.
+    #[error("this set-up is over; begin again")]
+    EnrolmentOver,
     /// A stored user or token cannot be read.
     #[error(
         "the stored identity {secret:?} in namespace muster-system cannot be read ({reason}); delete that Secret, or restore a backup"
@@ -229,7 +246,7 @@ impl IdentityError {
             IdentityError::TooManyAttempts { wait }
             | IdentityError::Busy { wait }
             | IdentityError::TooManyDeviceCodes { wait }
-            | IdentityError::TooManyUserCodes { wait } => Some(wait.as_secs().max(1)),
+            | IdentityError::TooManyCodes { wait } => Some(wait.as_secs().max(1)),
             _ => None,
         }
     }

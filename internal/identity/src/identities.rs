@@ -11,7 +11,8 @@ use supervisor::keep_running;
 use crate::device_logins::DeviceLogins;
 use crate::directory::{self, NewUser, UserDirectory};
 use crate::error::IdentityError;
-use crate::limits::{LONGEST_TOKEN_TTL, SESSION_TTL, SESSIONS_PER_USER_MAX, USERS_MAX};
+use crate::factor_checks::FactorChecks;
+use crate::limits::{LONGEST_TOKEN_TTL, SESSIONS_PER_USER_MAX, USERS_MAX};
 use crate::mirror::KeptSessions;
 use crate::passwords::{self, Hashing};
 use crate::throttle::Throttle;
@@ -53,6 +54,9 @@ pub struct Identity(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) directory: Arc<UserDirectory>,
     throttle: Throttle,
+    /// The attempts to give a second factor: apart from those of passwords, which a right password resets.
+    pub(crate) code_throttle: Throttle,
+    pub(crate) factor_checks: parking_lot::Mutex<FactorChecks>,
     hashing: Hashing,
     /// The programs that wait for a person's approval.
     pub(crate) device_logins: parking_lot::Mutex<DeviceLogins>,
@@ -75,6 +79,8 @@ impl Identity {
         let identity = Identity(Arc::new(Inner {
             directory,
             throttle: Throttle::default(),
+            code_throttle: Throttle::default(),
+            factor_checks: parking_lot::Mutex::default(),
             hashing: Hashing::default(),
             device_logins: parking_lot::Mutex::default(),
             writing: tokio::sync::Mutex::default(),
@@ -145,23 +151,6 @@ impl Identity {
             return Err(IdentityError::TooManyUsers { held });
         }
         self.0.directory.insert_user(user, hash).await
-    }
-
-    /// Checks a password, offered from an address, and opens a session for a browser.
-    ///
-    /// The response and its timing are the same for a wrong password and an unknown user. Repeated
-    /// failures make the address wait; failures from other addresses for the same name delay a
-    /// caller by at most a second.
-    pub async fn sign_in(
-        &self,
-        user: &str,
-        password: &str,
-        from: Option<IpAddr>,
-    ) -> Result<IssuedToken, IdentityError> {
-        self.check_password(user, password, from).await?;
-        self.end_oldest_session(user).await;
-        self.issue(user, "browser session", TokenPurpose::Session, SESSION_TTL)
-            .await
     }
 
     /// Checks a user's password, offered from an address; a wrong one counts as a failed attempt. An outdated hash is

@@ -15,6 +15,7 @@ mod directory;
 #[path = "../../resources/testing/documents.rs"]
 mod documents;
 mod error;
+mod factor_checks;
 mod gate;
 #[cfg(test)]
 #[path = "../../resources/testing/headers.rs"]
@@ -24,8 +25,11 @@ mod limits;
 mod mirror;
 mod oidc;
 mod passwords;
+mod second_factor;
 mod throttle;
 mod tokens;
+mod totp;
+mod two_factor;
 mod user;
 mod user_code;
 
@@ -43,4 +47,5 @@ pub use limits::{
 };
 pub use oidc::OidcUser;
 pub use tokens::{IssuedToken, TokenInfo, TokenPurpose};
+pub use two_factor::{GivenFactor, PasswordAnswer, SecondFactorState};
 pub use user::{OidcLink, SavedView, User, UserChange};

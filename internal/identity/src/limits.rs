@@ -45,6 +45,24 @@ pub const VIEW_QUERY_MAX: usize = 1024;
 /// The maximum number of namespaces that a user's record names.
 pub const USER_NAMESPACES_MAX: usize = 100;
 
+/// How long the code of a user whose password was right is awaited.
+pub const CODE_WAIT_TTL: Duration = Duration::from_secs(300);
+
+/// The maximum number of users and browsers whose code is awaited; a further one ends the oldest.
+pub const CODE_WAITS_MAX: usize = 1024;
+
+/// The same for one user.
+pub const CODE_WAITS_PER_USER_MAX: usize = 8;
+
+/// How long a user has to confirm a second factor that it sets up.
+pub const ENROLMENT_TTL: Duration = Duration::from_secs(900);
+
+/// The maximum number of wrong codes of one user, from all addresses, within [`WRONG_CODES_WINDOW`].
+pub const WRONG_CODES_MAX: usize = 20;
+
+/// The time in which these are counted.
+pub const WRONG_CODES_WINDOW: Duration = Duration::from_secs(3600);
+
 /// How long a code of `muster login` is valid.
 pub const DEVICE_CODE_TTL: Duration = Duration::from_secs(10 * 60);
 

@@ -152,6 +152,17 @@ pub async fn reset_link(
     Ok(portal.identity.issue_reset(name, hours).await?)
 }
 
+/// Removes the second factor of a user, which lost it.
+pub async fn reset_second_factor(
+    portal: &Portal,
+    caller: &Caller,
+    name: &str,
+) -> Result<(), Problem> {
+    require(portal, caller, "update")?;
+    require_equal(caller, find(portal, name)?.role)?;
+    Ok(portal.identity.reset_second_factor(name).await?)
+}
+
 /// Ends one session of a user.
 pub async fn end_session(
     portal: &Portal,

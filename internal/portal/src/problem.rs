@@ -114,10 +114,11 @@ impl From<IdentityError> for Problem {
     fn from(error: IdentityError) -> Self {
         let (status, code) = match &error {
             IdentityError::WrongPassword => (StatusCode::UNAUTHORIZED, "wrong-password"),
+            IdentityError::WrongCode => (StatusCode::UNAUTHORIZED, "wrong-code"),
             IdentityError::TooManyAttempts { .. } => {
                 (StatusCode::TOO_MANY_REQUESTS, "too-many-attempts")
             }
-            IdentityError::TooManyUserCodes { .. } => {
+            IdentityError::TooManyCodes { .. } => {
                 (StatusCode::TOO_MANY_REQUESTS, "too-many-attempts")
             }
             IdentityError::Busy { .. } | IdentityError::TooManyDeviceCodes { .. } => {
@@ -130,6 +131,8 @@ impl From<IdentityError> for Problem {
             | IdentityError::NoSuchToken { .. }
             | IdentityError::NoSuchSession { .. }
             | IdentityError::NoSuchUserCode
+            | IdentityError::SignInOver
+            | IdentityError::EnrolmentOver
             | IdentityError::DeadLink => (StatusCode::NOT_FOUND, "not-found"),
             IdentityError::UserExists { .. } => (StatusCode::CONFLICT, "exists"),
             IdentityError::NameOfAnother { .. } => (StatusCode::FORBIDDEN, "name-of-another"),
@@ -137,6 +140,8 @@ impl From<IdentityError> for Problem {
             | IdentityError::TooManyUsers { .. }
             | IdentityError::Disabled { .. }
             | IdentityError::NoPassword { .. }
+            | IdentityError::SecondFactorExists
+            | IdentityError::NoSecondFactor
             | IdentityError::Changed { .. } => (StatusCode::CONFLICT, "conflict"),
             IdentityError::TooManyTokens { .. } => (StatusCode::CONFLICT, "too-many-tokens"),
             IdentityError::WeakPassword { .. }

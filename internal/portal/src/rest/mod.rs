@@ -60,6 +60,10 @@ pub fn routes(routes: Routes) -> Routes {
         .delete("/api/v1/users/{name}", users::delete)
         .post("/api/v1/users/{name}/reset-link", users::reset_link)
         .post("/api/v1/users/{name}/password", users::password)
+        .delete(
+            "/api/v1/users/{name}/second-factor",
+            users::reset_second_factor,
+        )
         .get("/api/v1/users/{name}/sessions", users::sessions)
         .delete("/api/v1/users/{name}/sessions", users::end_sessions)
         .delete("/api/v1/users/{name}/sessions/{id}", users::end_session)

@@ -7,7 +7,7 @@ use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::{Extension, Form};
-use identity::{TokenInfo, User};
+use identity::{SecondFactorState, TokenInfo, User};
 use resources::access::{Caller, UserRole};
 use serde::Deserialize;
 
@@ -41,6 +41,7 @@ struct Account {
     user: User,
     sessions: Vec<TokenInfo>,
     tokens: Vec<TokenInfo>,
+    factor: Option<SecondFactorState>,
     current: String,
     problem: String,
     done: String,
@@ -86,7 +87,8 @@ impl Account {
     }
 }
 
-fn account(
+/// The account's page, with what a request on it did.
+pub(super) fn account(
     portal: &Portal,
     caller: &Caller,
     current: Option<&TokenInfo>,
@@ -105,6 +107,7 @@ fn account(
         frame: PageFrame::still(caller, HERE),
         sessions: portal.identity.sessions(&user.name),
         tokens: portal.identity.access_tokens(&user.name),
+        factor: portal.identity.second_factor(&user.name),
         current: current
             .map(|session| session.id.clone())
             .unwrap_or_default(),
