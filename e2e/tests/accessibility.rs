@@ -26,7 +26,7 @@ enum Shows {
 use Shows::{Nothing, Open, Signed};
 
 /// A route that browsers open, and the pages on it that are checked.
-const PAGES: [(&str, Shows); 25] = [
+const PAGES: [(&str, Shows); 26] = [
     ("/", Nothing),
     ("/ui", Nothing),
     ("/ui/", Signed(&["/ui/", "/ui/?map=load"])),
@@ -34,6 +34,14 @@ const PAGES: [(&str, Shows); 25] = [
     // Without an identity provider it answers no page.
     ("/ui/oidc/callback", Nothing),
     ("/ui/account", Signed(&["/ui/account"])),
+    (
+        "/ui/device",
+        Signed(&[
+            "/ui/device",
+            "/ui/device?user_code=none",
+            "/ui/device?user_code=CODE",
+        ]),
+    ),
     (
         "/ui/reset/{link}",
         Open(&["/ui/reset/none", "/ui/reset/LINK"]),
@@ -121,6 +129,8 @@ struct Ground {
     directory: tempfile::TempDir,
     /// The page on which a new user sets its password.
     link: String,
+    /// The code of a program that waits.
+    code: String,
 }
 
 impl Ground {
@@ -163,11 +173,13 @@ impl Ground {
             "a fan",
         ]);
         platform.apply(&jobs());
+        let code = code_of_a_program(&platform);
         Ground {
             _node: node,
             platform,
             directory,
             link,
+            code,
         }
     }
 
@@ -211,9 +223,23 @@ fn set_password(platform: &Platform, page: &str) {
     let link = page.rsplit('/').next().unwrap();
     let password = PASSWORD.replace(' ', "+");
     let body = format!("link={link}&new={password}&again={password}");
+    post(platform, "/ui/reset", &body);
+}
+
+/// The code of a program that asks to be signed in.
+fn code_of_a_program(platform: &Platform) -> String {
+    let body = "client_id=muster-cli&client_name=mo%40laptop";
+    let answer = post(platform, "/oauth2/device_authorization", body);
+    let json = answer.split("\r\n\r\n").nth(1).unwrap();
+    let codes: Value = serde_json::from_str(json).unwrap();
+    codes["user_code"].as_str().unwrap().to_owned()
+}
+
+/// Sends a form, and returns the answer.
+fn post(platform: &Platform, path: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(&platform.listen).unwrap();
     let request = format!(
-        "POST /ui/reset HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: application/x-www-form-urlencoded\r\n\
+        "POST {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: application/x-www-form-urlencoded\r\n\
          Content-Length: {}\r\n\r\n{body}",
         platform.listen,
         body.len()
@@ -222,6 +248,7 @@ fn set_password(platform: &Platform, page: &str) {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer
 }
 
 #[test]
@@ -251,7 +278,8 @@ fn axe_finds_no_violation_on_any_page_in_a_browser() {
             Signed(paths) if !open => *paths,
             _ => &[],
         });
-        all.map(|path| path.replace("/ui/reset/LINK", &ground.link))
+        let all = all.map(|path| path.replace("/ui/reset/LINK", &ground.link));
+        all.map(|path| path.replace("user_code=CODE", &format!("user_code={}", ground.code)))
             .collect()
     };
     let mut signed = paths(false);

@@ -80,8 +80,11 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 98] = [
+const PORTAL: [Row; 109] = [
     ("GET", "/metrics", "", "", Who::Admins, 403),
+    // Programs that sign in have no credentials yet.
+    ("POST", "/oauth2/device_authorization", "", "", Who::All, 403),
+    ("POST", "/oauth2/token", "", "", Who::All, 403),
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/alerts", "", "", Who::Users, 403),
@@ -99,6 +102,7 @@ const PORTAL: [Row; 98] = [
     ("POST", "/api/v1/users/{name}/reset-link", "/api/v1/users/none/reset-link", "{}", Who::Admins, 403),
     // No caller changes another user's password; an administrator is told to issue a link.
     ("POST", "/api/v1/users/{name}/password", "/api/v1/users/none/password", r#"{"old": "", "new": ""}"#, Who::Admins, 403),
+    ("DELETE", "/api/v1/users/{name}/second-factor", "/api/v1/users/none/second-factor", "", Who::Admins, 403),
     ("GET", "/api/v1/users/{name}/sessions", "/api/v1/users/none/sessions", "", Who::Admins, 403),
     ("DELETE", "/api/v1/users/{name}/sessions", "/api/v1/users/none/sessions", "", Who::Admins, 403),
     ("DELETE", "/api/v1/users/{name}/sessions/{id}", "/api/v1/users/none/sessions/none", "", Who::Admins, 403),
@@ -134,6 +138,8 @@ const PORTAL: [Row; 98] = [
     ("GET", "/ui/sign-in", "", "", Who::All, 403),
     // Without a name and a password: not a counted attempt.
     ("POST", "/ui/sign-in", "", "", Who::All, 403),
+    // Without a sign-in whose code is awaited: 404.
+    ("POST", "/ui/sign-in/code", "", "", Who::All, 403),
     ("POST", "/ui/sign-out", "", "", Who::All, 403),
     // Without an identity provider: 404.
     ("POST", "/ui/oidc/start", "", "", Who::All, 403),
@@ -141,7 +147,15 @@ const PORTAL: [Row; 98] = [
     // Callers that are no users of Muster have no account.
     ("GET", "/ui/account", "", "", Who::Users, 404),
     ("POST", "/ui/account/password", "", "old=&new=&again=", Who::Users, 404),
+    ("POST", "/ui/account/second-factor", "", "password=", Who::Users, 404),
+    ("POST", "/ui/account/second-factor/confirm", "", "code=", Who::Users, 404),
+    ("POST", "/ui/account/second-factor/recovery", "", "code=", Who::Users, 404),
+    ("POST", "/ui/account/second-factor/remove", "", "code=", Who::Users, 404),
     ("POST", "/ui/account/sessions/{id}", "/ui/account/sessions/none", "", Who::Users, 404),
+    ("POST", "/ui/account/tokens/{id}", "/ui/account/tokens/none", "", Who::Users, 404),
+    ("GET", "/ui/device", "", "", Who::Users, 404),
+    // Users approve in a session; these callers have access tokens, which issue a token for administrators only.
+    ("POST", "/ui/device", "", "user_code=none&decision=approve", Who::Admins, 403),
     ("GET", "/ui/reset/{link}", "/ui/reset/none", "", Who::All, 403),
     ("POST", "/ui/reset", "", "link=none&new=&again=", Who::All, 403),
     ("GET", "/ui/users", "", "", Who::Admins, 403),

@@ -58,6 +58,11 @@ const FILES_WRITTEN_WITHOUT_DURABLE: &[(&str, usize, &str)] = &[
         "volumes of containers, which are written again before a container starts",
     ),
     (
+        "internal/cli/src/login/files.rs",
+        1,
+        "the lock that kubectl takes too while it changes a kubeconfig; it is empty",
+    ),
+    (
         "internal/devices/src/mps/control.rs",
         1,
         "what an MPS daemon was told; the daemon does not outlive a power cut",

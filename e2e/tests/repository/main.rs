@@ -32,7 +32,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("apiserver", &["schema", "store"]),
     (
         "cli",
-        &["administration", "alerting", "hardware", "oidc", "usage"],
+        &[
+            "administration",
+            "alerting",
+            "durable",
+            "hardware",
+            "oidc",
+            "usage",
+        ],
     ),
     (
         "controllers",

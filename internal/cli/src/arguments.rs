@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
+mod login;
 mod people;
 
+pub use login::{Login, Logout, WhoAmI};
 pub use people::{
     ExplainSignIn, NewTeam, NewUserArguments, OIDC_GROUPS_CLAIM, OIDC_USERNAME_CLAIM, TeamCommand,
     TeamRole, UserCommand,
@@ -99,6 +101,14 @@ pub enum Command {
     /// Manage tokens: access tokens for programs (`create`) and join tokens for agents (`join`)
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Sign in at a server from this machine: shows a code, which you approve in a browser where you are signed in, and
+    /// writes a token of yours to the kubeconfig (--kubeconfig, else the one that kubectl uses)
+    Login(Login),
+    /// Sign out: revoke the token of the kubeconfig's current context at the server, and remove it from the file
+    Logout(Logout),
+    /// Show the server, the user that commands act as, its token, and the fingerprint of the server's certificate
+    /// authority
+    Whoami(WhoAmI),
     /// Print a kubeconfig for kubectl and SDKs
     Kubeconfig(Kubeconfig),
     /// Install Muster's custom resource definitions in a Kubernetes cluster (server-side apply), and wait until the

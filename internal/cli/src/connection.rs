@@ -50,7 +50,8 @@ pub fn default_data_to_make() -> PathBuf {
     }
 }
 
-fn kubeconfig_file(global: &Global) -> Option<PathBuf> {
+/// The kubeconfig that options or the data directory name; none for the one that kubectl would use.
+pub fn kubeconfig_file(global: &Global) -> Option<PathBuf> {
     if let Some(file) = &global.kubeconfig {
         return Some(file.clone());
     }
@@ -71,7 +72,7 @@ fn read(global: &Global) -> Result<(Kubeconfig, String)> {
                 other => other.to_string(),
             };
             let text = format!(
-                "no server is known: {reason}\n  start one with `muster up`, or name a kubeconfig with --kubeconfig"
+                "no server is known: {reason}\n  start one with `muster up`, sign in at one with `muster login --server URL`, or name a kubeconfig with --kubeconfig"
             );
             failure::with(ExitCause::Unreachable, text)
         })?;
@@ -100,21 +101,33 @@ fn read(global: &Global) -> Result<(Kubeconfig, String)> {
     Ok((Kubeconfig::read_from(&file)?, shown))
 }
 
+/// The client's configuration by a kubeconfig.
+pub async fn config_of(kubeconfig: Kubeconfig) -> Result<kube::Config> {
+    let mut config =
+        kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .context("the kubeconfig names no usable server")?;
+    config.connect_timeout = Some(CONNECT);
+    Ok(config)
+}
+
 impl ServerConnection {
     /// Reads the kubeconfig and prepares the client without sending a request.
     pub async fn open(global: &Global) -> Result<ServerConnection> {
         let (kubeconfig, origin) = read(global)?;
-        let mut config =
-            kube::Config::from_custom_kubeconfig(kubeconfig.clone(), &KubeConfigOptions::default())
-                .await
-                .context("the kubeconfig names no usable server")?;
+        ServerConnection::of(kubeconfig, origin, global.namespace.clone()).await
+    }
+
+    /// Prepares the client of a kubeconfig, which came from `origin`.
+    pub async fn of(
+        kubeconfig: Kubeconfig,
+        origin: String,
+        namespace: Option<String>,
+    ) -> Result<ServerConnection> {
+        let mut config = config_of(kubeconfig.clone()).await?;
         // Followed logs and watches stay open without limit.
         config.read_timeout = None;
-        config.connect_timeout = Some(CONNECT);
-        let namespace = global
-            .namespace
-            .clone()
-            .unwrap_or_else(|| config.default_namespace.clone());
+        let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         let server = config.cluster_url.to_string();
         let client = kube::Client::try_from(config).context("the client could not be made")?;
         Ok(ServerConnection {
@@ -175,21 +188,49 @@ fn from_base64(data: &str) -> Result<String> {
 /// A kubeconfig for one server, one user with a bearer token, one context. Without an authority, clients verify the
 /// server by their machine's CA certificates.
 pub fn kubeconfig_text(server: &str, authority: Option<&str>, user: &str, token: &str) -> String {
+    let document = document(
+        server,
+        authority,
+        user,
+        &serde_json::json!({"token": token}),
+    );
+    serde_norway::to_string(&document).expect("plain JSON is always YAML")
+}
+
+/// A kubeconfig in memory, with this token or without credentials.
+pub fn kubeconfig_of(
+    server: &str,
+    authority: Option<&str>,
+    token: Option<&str>,
+) -> Result<Kubeconfig> {
+    let credentials = match token {
+        Some(token) => serde_json::json!({"token": token}),
+        None => serde_json::json!({}),
+    };
+    let document = document(server, authority, "user", &credentials);
+    serde_json::from_value(document).context("the server cannot be used")
+}
+
+fn document(
+    server: &str,
+    authority: Option<&str>,
+    user: &str,
+    credentials: &serde_json::Value,
+) -> serde_json::Value {
     let mut cluster = serde_json::json!({"server": server});
     if let Some(pem) = authority {
         cluster["certificate-authority-data"] =
             serde_json::to_value(k8s_openapi::ByteString(pem.as_bytes().to_vec()))
                 .expect("bytes are always JSON");
     }
-    let document = serde_json::json!({
+    serde_json::json!({
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "muster", "cluster": cluster}],
-        "users": [{"name": user, "user": {"token": token}}],
+        "users": [{"name": user, "user": credentials}],
         "contexts": [{"name": "muster", "context": {"cluster": "muster", "user": user}}],
         "current-context": "muster",
-    });
-    serde_norway::to_string(&document).expect("plain JSON is always YAML")
+    })
 }
 
 /// Makes a path absolute; the path need not exist.

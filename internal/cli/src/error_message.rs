@@ -59,7 +59,8 @@ fn words(error: &kube::Error, connection: &ServerConnection) -> String {
     }
 }
 
-fn innermost(error: &dyn std::error::Error) -> String {
+/// The message of an error's first cause.
+pub fn innermost(error: &dyn std::error::Error) -> String {
     let mut inner = error;
     while let Some(source) = inner.source() {
         inner = source;

@@ -25,6 +25,7 @@ mod jobs;
 mod kinds;
 mod kubeconfig;
 mod listing;
+mod login;
 mod logs;
 mod manifests;
 mod node;
@@ -54,6 +55,7 @@ mod users;
 mod version;
 mod wait;
 mod wait_events;
+mod whoami;
 
 use anyhow::Result;
 
@@ -88,6 +90,11 @@ pub async fn run(global: Global, command: Command) -> Result<CommandOutcome> {
     if let Command::User(UserCommand::ExplainSignIn(arguments)) = &command {
         return explain_sign_in::explain(arguments);
     }
+    let command = match command {
+        Command::Login(arguments) => return login::login(&global, arguments).await,
+        Command::Logout(arguments) => return login::logout(&global, arguments).await,
+        command => command,
+    };
     let connection = ServerConnection::open(&global).await?;
     let answered = dispatch(&connection, command).await;
     answered.map_err(|error| error_message::in_words(error, &connection))
@@ -134,6 +141,7 @@ async fn dispatch(connection: &ServerConnection, command: Command) -> Result<Com
         Command::User(command) => users::user(connection, command).await,
         Command::Team(command) => teams::team(connection, command).await,
         Command::Token(command) => tokens::token(connection, command).await,
+        Command::Whoami(arguments) => whoami::whoami(connection, arguments).await,
         Command::Kubeconfig(arguments) => kubeconfig::print(connection, arguments).await,
         Command::Crds(arguments) => crds::install(connection, &arguments).await,
         Command::Backup {
@@ -141,6 +149,8 @@ async fn dispatch(connection: &ServerConnection, command: Command) -> Result<Com
             passphrase_file,
         } => backup::backup(connection, &file, passphrase_file.as_deref()).await,
         Command::Upgrade(command) => upgrade::upgrade(connection, command).await,
-        Command::Version => unreachable!("run answers it without a connection"),
+        Command::Version | Command::Login(_) | Command::Logout(_) => {
+            unreachable!("run answers them without a connection")
+        }
     }
 }

@@ -66,7 +66,7 @@ pub async fn open(connection: &ServerConnection, arguments: Open) -> Result<Comm
 
 /// The server's address for a browser: without TLS on the server's own machine, where the browser would warn of a
 /// certificate from the server's own authority.
-fn browser_address(server: &str) -> String {
+pub fn browser_address(server: &str) -> String {
     let host = server.strip_prefix("https://").unwrap_or(server);
     let own = ["localhost", "127.0.0.1", "[::1]"];
     let is_own = own.iter().any(|own| {
@@ -94,7 +94,7 @@ async fn has_domain(connection: &ServerConnection) -> Result<bool> {
 }
 
 /// Starts a browser if there is one; the address is printed in any case.
-fn browse(address: &str, print_only: bool) {
+pub fn browse(address: &str, print_only: bool) {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let display = variable("DISPLAY").or_else(|| variable("WAYLAND_DISPLAY"));
     let program = variable("BROWSER").or_else(|| display.map(|_| "xdg-open".to_owned()));

@@ -42,6 +42,11 @@ pub async fn user(connection: &ServerConnection, command: UserCommand) -> Result
             let link = connection.call("POST", &path, &body).await?;
             put_link(connection, &link)?;
         }
+        UserCommand::ResetTotp { name } => {
+            let path = format!("{}/second-factor", path(&name));
+            connection.call("DELETE", &path, &Value::Null).await?;
+            output::put_line(&format!("second factor of user {name} removed"))?;
+        }
         UserCommand::Passwd { password_file } => {
             passwd(connection, password_file.as_deref()).await?
         }
@@ -180,6 +185,9 @@ async fn show(connection: &ServerConnection, name: &str, form: Option<Output>) -
         ("Role", text(&user, "role")),
         ("Namespaces", namespaces_of(&user)),
     ];
+    if user["secondFactor"] == json!(true) {
+        lines.push(("Factors", "password and code".to_owned()));
+    }
     for (label, field) in [("Full name", "displayName"), ("E-mail", "email")] {
         if user[field].is_string() {
             lines.push((label, text(&user, field)));

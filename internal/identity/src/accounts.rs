@@ -193,7 +193,7 @@ impl Identity {
         all
     }
 
-    fn existing(&self, name: &str) -> Result<User, IdentityError> {
+    pub(crate) fn existing(&self, name: &str) -> Result<User, IdentityError> {
         self.user(name).ok_or_else(|| IdentityError::NoSuchUser {
             name: name.chars().take(80).collect(),
         })

@@ -21,6 +21,7 @@ use supervisor::{LoopEnd, SetAside, contained};
 
 use crate::error::IdentityError;
 use crate::mirror::{KeptSessions, KnownToken, KnownUser, ListContent, ListStart, UserMirror};
+use crate::second_factor::SecondFactor;
 use crate::tokens::{self, TokenInfo, TokenPurpose};
 use crate::user::User;
 
@@ -31,6 +32,7 @@ const USER_PREFIX: &str = "user-";
 const TOKEN_PREFIX: &str = "token-";
 const RECORD: &str = "record";
 const HASH: &str = "hash";
+const FACTOR: &str = "second-factor";
 
 /// A new user.
 #[derive(Clone, Debug)]
@@ -79,6 +81,13 @@ enum SecretContent {
     Other,
 }
 
+/// What becomes of a user's second factor when its Secret is written.
+enum FactorWrite {
+    Keep,
+    /// It is removed if there is none.
+    Replace(Option<SecondFactor>),
+}
+
 fn user_secret(name: &str) -> String {
     format!("{USER_PREFIX}{name}")
 }
@@ -102,6 +111,36 @@ fn secret_of<T: Serialize>(name: String, kind: &str, record: &T, hash: &str) -> 
         ])),
         ..Secret::default()
     }
+}
+
+/// The Secret of a user.
+fn secret_of_user(user: &User, hash: &str, factor: Option<&SecondFactor>) -> Secret {
+    let mut secret = secret_of(user_secret(&user.name), USER_TYPE, user, hash);
+    if let Some(factor) = factor {
+        let factor = serde_json::to_vec(factor).expect("a plain record is always JSON");
+        let data = secret.data.get_or_insert_default();
+        data.insert(FACTOR.to_string(), ByteString(factor));
+    }
+    secret
+}
+
+/// The second factor in a user's Secret. A damaged one is an error, and not a missing one.
+fn read_factor(secret: &Secret) -> Result<Option<SecondFactor>, IdentityError> {
+    let Some(bytes) = secret.data.as_ref().and_then(|data| data.get(FACTOR)) else {
+        return Ok(None);
+    };
+    let broken = |reason: String| damaged(secret, format!("data.{FACTOR}: {reason}"));
+    let factor: SecondFactor =
+        serde_json::from_slice(&bytes.0).map_err(|error| broken(error.to_string()))?;
+    match factor.secret() {
+        Some(_) => Ok(Some(factor)),
+        None => Err(broken("it has no secret in base32".to_owned())),
+    }
+}
+
+fn read_user(secret: &Secret) -> Result<(User, String, Option<SecondFactor>), IdentityError> {
+    let (user, hash) = read_secret(secret)?;
+    Ok((user, hash, read_factor(secret)?))
 }
 
 fn read_secret<T: for<'a> Deserialize<'a>>(secret: &Secret) -> Result<(T, String), IdentityError> {
@@ -148,12 +187,13 @@ fn read(secret: &Secret) -> SecretContent {
         other.then(|| damaged(secret, format!("its record is of {name:?}")))
     };
     match secret.type_.as_deref() {
-        Some(USER_TYPE) => match read_secret::<User>(secret) {
-            Ok((user, hash)) => match misnamed(&user_secret(&user.name)) {
+        Some(USER_TYPE) => match read_user(secret) {
+            Ok((user, hash, factor)) => match misnamed(&user_secret(&user.name)) {
                 Some(error) => SecretContent::Damaged(error),
                 None => SecretContent::User(KnownUser {
                     user,
                     hash,
+                    factor,
                     uid: secret.metadata.uid.clone(),
                     revision: revision_of(secret),
                 }),
@@ -176,7 +216,7 @@ fn read(secret: &Secret) -> SecretContent {
 }
 
 /// True if the store accepts no writes now, as on a full disk.
-fn takes_nothing(error: &IdentityError) -> bool {
+pub(crate) fn takes_nothing(error: &IdentityError) -> bool {
     matches!(error, IdentityError::Store(error)
         if matches!(&**error, kube::Error::Api(status) if matches!(status.code, 503 | 507)))
 }
@@ -321,13 +361,18 @@ impl UserDirectory {
         mirror.user(user).map(|known| known.hash.clone())
     }
 
+    pub(crate) fn second_factor(&self, user: &str) -> Option<SecondFactor> {
+        let mirror = self.mirror.read();
+        mirror.user(user)?.factor.clone()
+    }
+
     /// Stores a user: a new one, or one that replaces an unreadable one.
     pub(crate) async fn insert_user(
         &self,
         user: User,
         hash: String,
     ) -> Result<User, IdentityError> {
-        let secret = secret_of(user_secret(&user.name), USER_TYPE, &user, &hash);
+        let secret = secret_of_user(&user, &hash, None);
         let parameters = PostParams::default();
         let written = if self.is_damaged(&user.name) {
             let name = user_secret(&user.name);
@@ -357,16 +402,43 @@ impl UserDirectory {
         user: &User,
         hash: Option<String>,
     ) -> Result<(), IdentityError> {
-        let known = {
+        self.write_user(user, hash, FactorWrite::Keep).await
+    }
+
+    /// Replaces or removes the second factor of a user. Refused as [`UserDirectory::replace_user`] is.
+    pub(crate) async fn replace_factor(
+        &self,
+        name: &str,
+        factor: Option<SecondFactor>,
+    ) -> Result<(), IdentityError> {
+        let user = self.user(name).ok_or_else(|| IdentityError::NoSuchUser {
+            name: name.to_owned(),
+        })?;
+        let factor = FactorWrite::Replace(factor);
+        self.write_user(&user, None, factor).await
+    }
+
+    async fn write_user(
+        &self,
+        user: &User,
+        hash: Option<String>,
+        factor: FactorWrite,
+    ) -> Result<(), IdentityError> {
+        let (kept, uid, revision, factor) = {
             let mirror = self.mirror.read();
             let known = mirror.user(&user.name);
-            known.map(|known| (known.hash.clone(), known.uid.clone(), known.revision))
+            let known = known.ok_or_else(|| IdentityError::NoSuchUser {
+                name: user.name.clone(),
+            })?;
+            let factor = match factor {
+                FactorWrite::Keep => known.factor.clone(),
+                FactorWrite::Replace(factor) => factor,
+            };
+            let uid = known.uid.clone();
+            (known.hash.clone(), uid, known.revision, factor)
         };
-        let (kept, uid, revision) = known.ok_or_else(|| IdentityError::NoSuchUser {
-            name: user.name.clone(),
-        })?;
         let hash = hash.unwrap_or(kept);
-        let mut secret = secret_of(user_secret(&user.name), USER_TYPE, user, &hash);
+        let mut secret = secret_of_user(user, &hash, factor.as_ref());
         secret.metadata.uid = uid;
         secret.metadata.resource_version = (revision > 0).then(|| revision.to_string());
         let name = user_secret(&user.name);
@@ -544,6 +616,32 @@ mod tests {
     }
 
     #[test]
+    fn a_second_factor_is_stored_beside_the_hash_and_a_damaged_one_is_not_a_missing_one() {
+        let user = NewUser::new("ann", UserRole::Lead).user;
+        let secret = crate::totp::TotpSecret::new([7; 20]);
+        let factor = SecondFactor::new(&secret, 7, &[], Timestamp::UNIX_EPOCH);
+        let mut stored = secret_of_user(&user, "hash", Some(&factor));
+        let (_, hash, read_back) = read_user(&stored).unwrap();
+        assert!(hash == "hash" && read_back == Some(factor));
+        let record = String::from_utf8(stored.data.as_ref().unwrap()[RECORD].0.clone());
+        assert!(!record.unwrap().contains(&secret.base32()));
+        for broken in [
+            "",
+            "{}",
+            r#"{"secret": "x", "since": "2026-01-01T00:00:00Z", "step": 7, "recovery": []}"#,
+        ] {
+            let data = stored.data.as_mut().unwrap();
+            data.insert(FACTOR.to_owned(), ByteString(broken.as_bytes().to_vec()));
+            assert!(
+                matches!(read(&stored), SecretContent::Damaged(_)),
+                "{broken}"
+            );
+        }
+        let without = secret_of_user(&user, "hash", None);
+        assert!(read_user(&without).unwrap().2.is_none());
+    }
+
+    #[test]
     fn a_record_in_a_secret_of_another_name_is_ignored() {
         let user = NewUser::new("admin", UserRole::Admin).user;
         let secret = secret_of(user_secret("ann"), USER_TYPE, &user, "hash");
@@ -568,6 +666,9 @@ mod tests {
             record in crate::documents::changed(records()),
             damage in crate::documents::damage(),
             hash in proptest::prelude::any::<Vec<u8>>(),
+            factor in proptest::option::of(crate::documents::changed(vec![serde_json::json!({
+                "secret": "GEZDGNBVGY3TQOJQGEZDGNBVGY3TQOJQ", "since": "2026-01-01T00:00:00Z", "step": 7, "recovery": ["a"],
+            })])),
             (kind, name) in (0..3_usize, "[a-z0-9-]{0,12}"),
             token in "\\PC{0,40}",
         ) {
@@ -579,12 +680,17 @@ mod tests {
                 let data = secret.data.get_or_insert_default();
                 data.insert(RECORD.to_owned(), ByteString(record.clone()));
                 data.insert(HASH.to_owned(), ByteString(hash.clone()));
+                if let Some(factor) = &factor {
+                    data.insert(FACTOR.to_owned(), ByteString(factor.to_string().into_bytes()));
+                }
                 match read(&secret) {
                     // What was read is stored as it was.
                     SecretContent::User(known) => {
                         proptest::prop_assert_eq!(user_secret(&known.user.name), name);
-                        let again = secret_of(name.to_owned(), kind, &known.user, &known.hash);
-                        let (user, hash) = read_secret::<User>(&again).unwrap();
+                        let factor = known.factor.as_ref();
+                        let again = secret_of_user(&known.user, &known.hash, factor);
+                        let (user, hash, factor) = read_user(&again).unwrap();
+                        proptest::prop_assert!(factor == known.factor);
                         proptest::prop_assert_eq!(user.caller(), known.user.caller());
                         proptest::prop_assert_eq!(hash, known.hash);
                     }

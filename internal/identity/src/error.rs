@@ -154,6 +154,67 @@ pub enum IdentityError {
         /// The maximum number.
         held: usize,
     },
+    /// A program that signs in gives itself a name that is not allowed.
+    #[error(
+        "the client's name: use 1 to {} printable ASCII characters",
+        crate::limits::DEVICE_CLIENT_MAX
+    )]
+    ClientName,
+    /// A program asks for a token of a lifetime that is not allowed.
+    #[error(
+        "the lifetime of {} s is out of range; choose between 1 hour and {} days", asked.as_secs(),
+        crate::limits::LOGIN_TOKEN_TTL_MAX.as_secs() / 86_400
+    )]
+    LoginLifetime {
+        /// The requested lifetime.
+        asked: Duration,
+    },
+    /// Too many programs at this address wait for an approval.
+    #[error(
+        "{} programs at this address wait for an approval already; try again in {} s",
+        crate::limits::DEVICE_CODES_PER_ADDRESS_MAX, wait.as_secs().max(1)
+    )]
+    TooManyDeviceCodes {
+        /// How long to wait.
+        wait: Duration,
+    },
+    /// No program waits with this code.
+    #[error(
+        "no program waits for an approval with this code: compare it with the one in the terminal; a code is valid for {} minutes, and a restart of the server ends it: `muster login` shows a new one",
+        crate::limits::DEVICE_CODE_TTL.as_secs() / 60
+    )]
+    NoSuchUserCode,
+    /// The code was approved or refused before.
+    #[error("this code was used already; `muster login` shows a new one")]
+    UserCodeUsed,
+    /// The code is for another user.
+    #[error(
+        "this code is for another user: sign in as the user that `muster login --user` names, or run it without --user"
+    )]
+    UserCodeOfAnother,
+    /// The user typed too many wrong codes.
+    #[error("too many wrong codes; try again in {} s", wait.as_secs().max(1))]
+    TooManyCodes {
+        /// How long to wait.
+        wait: Duration,
+    },
+    /// The code of the second factor is wrong.
+    #[error(
+        "the code is wrong or was used already; wait for the next one of your app, or use a recovery code"
+    )]
+    WrongCode,
+    /// The code of the second factor is no longer awaited.
+    #[error("this sign-in is over; begin again with the password")]
+    SignInOver,
+    /// The user has a second factor.
+    #[error("you have a second factor already; remove it first")]
+    SecondFactorExists,
+    /// The user has no second factor.
+    #[error("you have no second factor")]
+    NoSecondFactor,
+    /// The set-up of a second factor is no longer awaited.
+    #[error("this set-up is over; begin again")]
+    EnrolmentOver,
     /// A stored user or token cannot be read.
     #[error(
         "the stored identity {secret:?} in namespace muster-system cannot be read ({reason}); delete that Secret, or restore a backup"
@@ -182,9 +243,10 @@ impl IdentityError {
     /// How many seconds to wait before a retry, if a retry can succeed.
     pub fn retry_after(&self) -> Option<u64> {
         match self {
-            IdentityError::TooManyAttempts { wait } | IdentityError::Busy { wait } => {
-                Some(wait.as_secs().max(1))
-            }
+            IdentityError::TooManyAttempts { wait }
+            | IdentityError::Busy { wait }
+            | IdentityError::TooManyDeviceCodes { wait }
+            | IdentityError::TooManyCodes { wait } => Some(wait.as_secs().max(1)),
             _ => None,
         }
     }

@@ -39,7 +39,7 @@ pub async fn require_caller(
     if let Some(secret) = bearer(request.headers()) {
         let Some((caller, info)) = identity.bearer(secret) else {
             return unauthorized(
-                "the bearer token is unknown, revoked or expired; ask for a new one with `muster token create`",
+                "the bearer token is unknown, revoked or expired; sign in again (`muster login`) or ask for a new one (`muster token create`)",
             );
         };
         let credential = credential(&identity, secret);

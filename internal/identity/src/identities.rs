@@ -8,9 +8,11 @@ use jiff::Timestamp;
 use resources::access::{Caller, UserRole};
 use supervisor::keep_running;
 
+use crate::device_logins::DeviceLogins;
 use crate::directory::{self, NewUser, UserDirectory};
 use crate::error::IdentityError;
-use crate::limits::{LONGEST_TOKEN_TTL, SESSION_TTL, SESSIONS_PER_USER_MAX, USERS_MAX};
+use crate::factor_checks::FactorChecks;
+use crate::limits::{LONGEST_TOKEN_TTL, SESSIONS_PER_USER_MAX, USERS_MAX};
 use crate::mirror::KeptSessions;
 use crate::passwords::{self, Hashing};
 use crate::throttle::Throttle;
@@ -52,7 +54,12 @@ pub struct Identity(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) directory: Arc<UserDirectory>,
     throttle: Throttle,
+    /// The attempts to give a second factor: apart from those of passwords, which a right password resets.
+    pub(crate) code_throttle: Throttle,
+    pub(crate) factor_checks: parking_lot::Mutex<FactorChecks>,
     hashing: Hashing,
+    /// The programs that wait for a person's approval.
+    pub(crate) device_logins: parking_lot::Mutex<DeviceLogins>,
     /// Held while a user is changed: a change depends on what it read, such as the other administrators.
     pub(crate) writing: tokio::sync::Mutex<()>,
 }
@@ -72,7 +79,10 @@ impl Identity {
         let identity = Identity(Arc::new(Inner {
             directory,
             throttle: Throttle::default(),
+            code_throttle: Throttle::default(),
+            factor_checks: parking_lot::Mutex::default(),
             hashing: Hashing::default(),
+            device_logins: parking_lot::Mutex::default(),
             writing: tokio::sync::Mutex::default(),
         }));
         identity.drop_expired(Timestamp::now()).await;
@@ -141,23 +151,6 @@ impl Identity {
             return Err(IdentityError::TooManyUsers { held });
         }
         self.0.directory.insert_user(user, hash).await
-    }
-
-    /// Checks a password, offered from an address, and opens a session for a browser.
-    ///
-    /// The response and its timing are the same for a wrong password and an unknown user. Repeated
-    /// failures make the address wait; failures from other addresses for the same name delay a
-    /// caller by at most a second.
-    pub async fn sign_in(
-        &self,
-        user: &str,
-        password: &str,
-        from: Option<IpAddr>,
-    ) -> Result<IssuedToken, IdentityError> {
-        self.check_password(user, password, from).await?;
-        self.end_oldest_session(user).await;
-        self.issue(user, "browser session", TokenPurpose::Session, SESSION_TTL)
-            .await
     }
 
     /// Checks a user's password, offered from an address; a wrong one counts as a failed attempt. An outdated hash is
@@ -240,12 +233,19 @@ impl Identity {
         if ttl > LONGEST_TOKEN_TTL || ttl.is_zero() {
             return Err(IdentityError::TokenLifetime { asked: ttl });
         }
+        tokens::check_new(label, self.access_tokens(user).len())?;
+        self.issue(user, label, TokenPurpose::Access, ttl).await
+    }
+
+    /// The access tokens of a user that have not expired, newest first.
+    pub fn access_tokens(&self, user: &str) -> Vec<TokenInfo> {
         let now = Timestamp::now();
-        let held = self.tokens().into_iter().filter(|token| {
+        let mut tokens = self.tokens();
+        tokens.retain(|token| {
             token.user == user && token.purpose == TokenPurpose::Access && token.expires > now
         });
-        tokens::check_new(label, held.count())?;
-        self.issue(user, label, TokenPurpose::Access, ttl).await
+        tokens.sort_by_key(|token| std::cmp::Reverse(token.created));
+        tokens
     }
 
     pub(crate) async fn issue(

@@ -8,11 +8,14 @@
 
 mod accounts;
 pub mod audit;
+mod device;
+mod device_logins;
 mod directory;
 #[cfg(test)]
 #[path = "../../resources/testing/documents.rs"]
 mod documents;
 mod error;
+mod factor_checks;
 mod gate;
 #[cfg(test)]
 #[path = "../../resources/testing/headers.rs"]
@@ -22,10 +25,16 @@ mod limits;
 mod mirror;
 mod oidc;
 mod passwords;
+mod second_factor;
 mod throttle;
 mod tokens;
+mod totp;
+mod two_factor;
 mod user;
+mod user_code;
 
+pub use device::{DeviceAnswer, StartedDeviceLogin};
+pub use device_logins::{DeviceLogin, DeviceRequest};
 pub use directory::NewUser;
 pub use error::IdentityError;
 pub use gate::{
@@ -33,9 +42,10 @@ pub use gate::{
 };
 pub use identities::{FIRST_ADMIN, FirstAdmin, Identity, OpenedIdentity, Options};
 pub use limits::{
-    LONGEST_TOKEN_TTL, RESET_HOURS, RESET_HOURS_MAX, SESSION_TTL, SESSIONS_PER_USER_MAX,
-    TOKEN_LABEL_MAX, TOKENS_PER_USER_MAX,
+    DEVICE_CLIENT_MAX, LOGIN_TOKEN_TTL, LONGEST_TOKEN_TTL, RESET_HOURS, RESET_HOURS_MAX,
+    SESSION_TTL, SESSIONS_PER_USER_MAX, TOKEN_LABEL_MAX, TOKENS_PER_USER_MAX,
 };
 pub use oidc::OidcUser;
 pub use tokens::{IssuedToken, TokenInfo, TokenPurpose};
+pub use two_factor::{GivenFactor, PasswordAnswer, SecondFactorState};
 pub use user::{OidcLink, SavedView, User, UserChange};

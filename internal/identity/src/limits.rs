@@ -44,3 +44,51 @@ pub const VIEW_QUERY_MAX: usize = 1024;
 
 /// The maximum number of namespaces that a user's record names.
 pub const USER_NAMESPACES_MAX: usize = 100;
+
+/// How long the code of a user whose password was right is awaited.
+pub const CODE_WAIT_TTL: Duration = Duration::from_secs(300);
+
+/// The maximum number of users and browsers whose code is awaited; a further one ends the oldest.
+pub const CODE_WAITS_MAX: usize = 1024;
+
+/// The same for one user.
+pub const CODE_WAITS_PER_USER_MAX: usize = 8;
+
+/// How long a user has to confirm a second factor that it sets up.
+pub const ENROLMENT_TTL: Duration = Duration::from_secs(900);
+
+/// The maximum number of wrong codes of one user, from all addresses, within [`WRONG_CODES_WINDOW`].
+pub const WRONG_CODES_MAX: usize = 20;
+
+/// The time in which these are counted.
+pub const WRONG_CODES_WINDOW: Duration = Duration::from_secs(3600);
+
+/// How long a code of `muster login` is valid.
+pub const DEVICE_CODE_TTL: Duration = Duration::from_secs(10 * 60);
+
+/// How long a code is remembered after its end, so that its client is told that it has expired.
+pub const DEVICE_CODE_KEPT: Duration = Duration::from_secs(60);
+
+/// The maximum number of codes that are held; a further one ends the oldest code of the address that has the most.
+pub const DEVICE_CODES_MAX: usize = 1024;
+
+/// The maximum number of codes of one address, or one /64 network of IPv6; further ones are refused.
+pub const DEVICE_CODES_PER_ADDRESS_MAX: usize = 16;
+
+/// The time that a client waits between two questions whether its code is approved.
+pub const DEVICE_POLL_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The longest such time: each question that comes too early adds [`DEVICE_POLL_INTERVAL`] up to this.
+pub const DEVICE_POLL_INTERVAL_MAX: Duration = Duration::from_secs(60);
+
+/// The longest name that a client gives itself, in bytes.
+pub const DEVICE_CLIENT_MAX: usize = 64;
+
+/// The maximum number of codes that are none, of one user, within [`DEVICE_CODE_TTL`].
+pub const DEVICE_GUESSES_MAX: usize = 10;
+
+/// The lifetime of a token of `muster login`, unless its client asks for another.
+pub const LOGIN_TOKEN_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// The longest lifetime of such a token.
+pub const LOGIN_TOKEN_TTL_MAX: Duration = Duration::from_secs(90 * 24 * 3600);

@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::second_factor::SecondFactor;
 use crate::tokens::{TokenInfo, TokenPurpose};
 use crate::user::User;
 
@@ -22,6 +23,7 @@ pub(crate) const MEMORY_SESSIONS_MAX: usize = 256;
 pub(crate) struct KnownUser {
     pub(crate) user: User,
     pub(crate) hash: String,
+    pub(crate) factor: Option<SecondFactor>,
     /// The Secret's uid: another uid means another user of the same name.
     pub(crate) uid: Option<String>,
     pub(crate) revision: u64,
@@ -249,6 +251,7 @@ mod tests {
                 views: Vec::new(),
             },
             hash: hash.to_string(),
+            factor: None,
             uid: Some(uid.to_string()),
             revision,
         }

@@ -212,7 +212,7 @@ impl Throttle {
 
 /// The address that failures are counted for. An IPv6 client usually controls its whole network of
 /// 64 bits.
-fn origin(address: IpAddr) -> IpAddr {
+pub(crate) fn origin(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(v4) => v4.into(),
         IpAddr::V6(v6) => {

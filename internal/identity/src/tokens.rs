@@ -70,7 +70,7 @@ pub(crate) struct Drawn {
     pub(crate) digest: String,
 }
 
-fn random<const N: usize>() -> Result<[u8; N], IdentityError> {
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], IdentityError> {
     let mut bytes = [0u8; N];
     getrandom::fill(&mut bytes).map_err(|e| IdentityError::Entropy(e.to_string()))?;
     Ok(bytes)
@@ -85,6 +85,11 @@ pub(crate) fn draw() -> Result<Drawn, IdentityError> {
     let secret = format!("{PREFIX}{id}_{}", hex(&random::<32>()?));
     let digest = digest(&secret);
     Ok(Drawn { id, secret, digest })
+}
+
+/// A secret of 256 random bits that is no token, as hex digits.
+pub(crate) fn draw_secret() -> Result<String, IdentityError> {
+    Ok(hex(&random::<32>()?))
 }
 
 /// A password of 20 letters and digits (over 100 bits), without characters that look alike.

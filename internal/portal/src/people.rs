@@ -18,6 +18,9 @@ const USERS: &str = "users";
 /// The path of the page on which a user sets its password; the link's secret follows.
 pub const RESET_PAGE: &str = "/ui/reset/";
 
+/// The path of the page on which a user approves the sign-in of a program.
+pub const DEVICE_PAGE: &str = "/ui/device";
+
 /// The fields of a new user.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -147,6 +150,17 @@ pub async fn reset_link(
     require(portal, caller, "update")?;
     require_equal(caller, find(portal, name)?.role)?;
     Ok(portal.identity.issue_reset(name, hours).await?)
+}
+
+/// Removes the second factor of a user, which lost it.
+pub async fn reset_second_factor(
+    portal: &Portal,
+    caller: &Caller,
+    name: &str,
+) -> Result<(), Problem> {
+    require(portal, caller, "update")?;
+    require_equal(caller, find(portal, name)?.role)?;
+    Ok(portal.identity.reset_second_factor(name).await?)
 }
 
 /// Ends one session of a user.

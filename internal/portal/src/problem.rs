@@ -114,13 +114,25 @@ impl From<IdentityError> for Problem {
     fn from(error: IdentityError) -> Self {
         let (status, code) = match &error {
             IdentityError::WrongPassword => (StatusCode::UNAUTHORIZED, "wrong-password"),
+            IdentityError::WrongCode => (StatusCode::UNAUTHORIZED, "wrong-code"),
             IdentityError::TooManyAttempts { .. } => {
                 (StatusCode::TOO_MANY_REQUESTS, "too-many-attempts")
             }
-            IdentityError::Busy { .. } => (StatusCode::TOO_MANY_REQUESTS, "busy"),
+            IdentityError::TooManyCodes { .. } => {
+                (StatusCode::TOO_MANY_REQUESTS, "too-many-attempts")
+            }
+            IdentityError::Busy { .. } | IdentityError::TooManyDeviceCodes { .. } => {
+                (StatusCode::TOO_MANY_REQUESTS, "busy")
+            }
+            IdentityError::UserCodeUsed => (StatusCode::CONFLICT, "conflict"),
+            // The audit log records refusals with this status under every policy.
+            IdentityError::UserCodeOfAnother => (StatusCode::FORBIDDEN, "forbidden"),
             IdentityError::NoSuchUser { .. }
             | IdentityError::NoSuchToken { .. }
             | IdentityError::NoSuchSession { .. }
+            | IdentityError::NoSuchUserCode
+            | IdentityError::SignInOver
+            | IdentityError::EnrolmentOver
             | IdentityError::DeadLink => (StatusCode::NOT_FOUND, "not-found"),
             IdentityError::UserExists { .. } => (StatusCode::CONFLICT, "exists"),
             IdentityError::NameOfAnother { .. } => (StatusCode::FORBIDDEN, "name-of-another"),
@@ -128,6 +140,8 @@ impl From<IdentityError> for Problem {
             | IdentityError::TooManyUsers { .. }
             | IdentityError::Disabled { .. }
             | IdentityError::NoPassword { .. }
+            | IdentityError::SecondFactorExists
+            | IdentityError::NoSecondFactor
             | IdentityError::Changed { .. } => (StatusCode::CONFLICT, "conflict"),
             IdentityError::TooManyTokens { .. } => (StatusCode::CONFLICT, "too-many-tokens"),
             IdentityError::WeakPassword { .. }
@@ -135,6 +149,8 @@ impl From<IdentityError> for Problem {
             | IdentityError::BadField { .. }
             | IdentityError::LinkLifetime { .. }
             | IdentityError::TokenLabel { .. }
+            | IdentityError::ClientName
+            | IdentityError::LoginLifetime { .. }
             | IdentityError::TokenLifetime { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
             _ => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         };

@@ -2,6 +2,7 @@
 //! compare with the access rules. A route cannot be in only one of the two. Owns no handler.
 
 use axum::Router;
+use axum::extract::DefaultBodyLimit;
 use axum::handler::Handler;
 use axum::http::Method;
 use axum::routing::{MethodFilter, on};
@@ -32,6 +33,16 @@ impl Routes {
         T: 'static,
     {
         self.on(Method::POST, MethodFilter::POST, path, handler)
+    }
+
+    /// Answers POST with a body of at most this many bytes.
+    pub fn post_small<H, T>(self, path: &'static str, bytes: usize, handler: H) -> Self
+    where
+        H: Handler<T, Portal>,
+        T: 'static,
+    {
+        let bounded = handler.layer(DefaultBodyLimit::max(bytes));
+        self.on(Method::POST, MethodFilter::POST, path, bounded)
     }
 
     /// Answers PATCH.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use administration::idle_jobs::IdleJob;
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -42,6 +42,12 @@ pub struct Portal {
     pub hooks: Arc<Backends>,
     /// Signing in by OpenID Connect, if a provider is configured.
     pub oidc: Option<Arc<OidcSignIn>>,
+}
+
+impl FromRef<Portal> for Identity {
+    fn from_ref(portal: &Portal) -> Identity {
+        portal.identity.clone()
+    }
 }
 
 /// A log's bytes as they arrive.

@@ -120,6 +120,12 @@ pub enum UserCommand {
         #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=168))]
         hours: u64,
     },
+    /// Remove the second factor of a user that lost its app and its recovery codes: its password alone signs it in
+    /// then
+    ResetTotp {
+        /// Name of the user
+        name: String,
+    },
     /// Change your own password: reads the old and the new one from the terminal or from lines of standard input. Your
     /// sessions end
     Passwd {

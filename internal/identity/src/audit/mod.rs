@@ -21,7 +21,7 @@ use resources::audit::{AuditEvent, AuditPolicy};
 use tokio::sync::mpsc;
 
 pub use log::AuditError;
-pub use trace::{CallerSlot, Recorder, SignInName, trace};
+pub use trace::{CallerSlot, EventNotes, Recorder, RepeatedQuestion, SignInName, trace};
 pub use verify::{ChainVerdict, verify};
 
 /// The maximum number of queued events.

@@ -1,6 +1,7 @@
 //! Records requests that are not about resources: sign-in, tokens, the portal's REST API, refused
 //! credentials. The resource API records requests about resources, because it knows their objects.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
@@ -29,6 +30,15 @@ pub struct Recorder {
 #[derive(Clone, Debug)]
 pub struct SignInName(pub String);
 
+/// What a handler adds to its request's event, as annotations; it sets them on its response.
+#[derive(Clone, Debug, Default)]
+pub struct EventNotes(pub BTreeMap<&'static str, String>);
+
+/// An extension of a response whose request is one of many that ask the same question, and changed nothing: it is not
+/// recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct RepeatedQuestion;
+
 /// The gate stores the authenticated caller here, for the trace outside of it.
 #[derive(Clone, Debug, Default)]
 pub struct CallerSlot(Arc<OnceLock<Caller>>);
@@ -54,7 +64,8 @@ pub async fn trace(State(recorder): State<Recorder>, mut request: Request, next:
     let known = request.extensions().get::<Caller>().cloned();
 
     let answer = next.run(request).await;
-    if answer.extensions().get::<Recorded>().is_some() {
+    let extensions = answer.extensions();
+    if extensions.get::<Recorded>().is_some() || extensions.get::<RepeatedQuestion>().is_some() {
         return answer;
     }
     let caller = slot.0.get().cloned().or(known);
@@ -92,7 +103,13 @@ pub async fn trace(State(recorder): State<Recorder>, mut request: Request, next:
         received,
         reached: Timestamp::now(),
     };
-    let event = facts.event();
+    let mut event = facts.event();
+    if let Some(EventNotes(notes)) = answer.extensions().get() {
+        let notes = notes.iter();
+        event.annotations = notes
+            .map(|(key, value)| ((*key).to_owned(), audit::shortened(value)))
+            .collect();
+    }
     if recorder.events.send(event).await.is_err() {
         tracing::error!("the audit log's writer ended; a request was not recorded");
     }
@@ -105,12 +122,17 @@ const LINKS: &str = "/ui/reset/";
 /// The path to which a browser comes back from an identity provider; the code is in the query.
 const RETURN: &str = "/ui/oidc/callback";
 
-/// A request's URI without the secret of a link to set a password, and without the code of an identity provider.
+/// The page on which a person approves a program's sign-in; its code is in the query.
+const DEVICE: &str = "/ui/device";
+
+/// A request's URI without the secret of a link to set a password, and without the codes of an identity provider and of a
+/// program that signs in.
 fn shown(uri: &Uri) -> String {
-    if uri.path().starts_with(LINKS) {
+    let path = uri.path();
+    if path.starts_with(LINKS) {
         format!("{LINKS}...")
-    } else if uri.path() == RETURN {
-        RETURN.to_owned()
+    } else if path == RETURN || path == DEVICE {
+        path.to_owned()
     } else {
         uri.to_string()
     }
@@ -179,6 +201,44 @@ mod tests {
     use tower::ServiceExt as _;
 
     use super::*;
+
+    /// What is recorded for a POST that a handler answers so.
+    async fn recorded_of(uri: &str, answer: fn() -> Response) -> Option<AuditEvent> {
+        let (events, mut recorded) = mpsc::channel(1);
+        let recorder = Recorder {
+            policy: Arc::new(AuditPolicy::built_in()),
+            events,
+        };
+        let routes = Router::new()
+            .fallback(async move || answer())
+            .layer(middleware::from_fn_with_state(recorder, trace));
+        let request = Request::post(uri).body(Body::empty()).unwrap();
+        routes.oneshot(request).await.unwrap();
+        recorded.try_recv().ok()
+    }
+
+    #[tokio::test]
+    async fn an_event_has_the_handlers_notes_and_a_repeated_question_has_none() {
+        let event = recorded_of("/ui/device?user_code=BCDF-GHJK", || {
+            let mut answer = Response::new(Body::empty());
+            let notes = BTreeMap::from([("muster.io/client", "ann@laptop".to_owned())]);
+            answer.extensions_mut().insert(EventNotes(notes));
+            answer.extensions_mut().insert(SignInName("ann".to_owned()));
+            answer
+        });
+        let event = event.await.unwrap();
+        assert_eq!(event.annotations["muster.io/client"], "ann@laptop");
+        assert_eq!(
+            (&*event.request_uri, &*event.user.username),
+            ("/ui/device", "ann")
+        );
+        let repeated = recorded_of("/oauth2/token", || {
+            let mut answer = Response::new(Body::empty());
+            answer.extensions_mut().insert(RepeatedQuestion);
+            answer
+        });
+        assert!(repeated.await.is_none());
+    }
 
     /// The code that is recorded for an answer with this `grpc-status`.
     async fn recorded(status: Option<&'static str>) -> u16 {

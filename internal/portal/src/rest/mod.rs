@@ -10,6 +10,7 @@ mod idle_gpus;
 mod logs;
 pub mod measured;
 mod metrics;
+mod oauth;
 mod queues;
 mod rdma;
 mod tokens;
@@ -17,12 +18,14 @@ mod upgrade;
 mod usage;
 mod users;
 
+pub use oauth::notes as oauth_notes;
 pub use queues::{QueueAnswer, answer as queue_answer};
-pub use tokens::removed as remove_node;
+pub use tokens::{may_issue_token, removed as remove_node};
 pub use usage::answer as usage_answer;
 
-use axum::Json;
 use axum::extract::State;
+use axum::{Extension, Json};
+use identity::TokenInfo;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -34,6 +37,12 @@ use crate::state::{Portal, SignedIn};
 pub fn routes(routes: Routes) -> Routes {
     routes
         .get("/metrics", metrics::page)
+        .post_small(
+            "/oauth2/device_authorization",
+            oauth::OAUTH_FORM_MAX,
+            oauth::device_authorization,
+        )
+        .post_small("/oauth2/token", oauth::OAUTH_FORM_MAX, oauth::token)
         .get("/api/v1/whoami", whoami)
         .get("/api/v1/overview", overview)
         .get("/api/v1/alerts", alerts::list)
@@ -51,6 +60,10 @@ pub fn routes(routes: Routes) -> Routes {
         .delete("/api/v1/users/{name}", users::delete)
         .post("/api/v1/users/{name}/reset-link", users::reset_link)
         .post("/api/v1/users/{name}/password", users::password)
+        .delete(
+            "/api/v1/users/{name}/second-factor",
+            users::reset_second_factor,
+        )
         .get("/api/v1/users/{name}/sessions", users::sessions)
         .delete("/api/v1/users/{name}/sessions", users::end_sessions)
         .delete("/api/v1/users/{name}/sessions/{id}", users::end_session)
@@ -89,11 +102,23 @@ pub fn routes(routes: Routes) -> Routes {
         .get("/api/v1/defragmentation", defragmentation::proposal)
 }
 
-async fn whoami(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> Json<Value> {
+/// Who the caller is, and the token of the request if it carries one.
+async fn whoami(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+    credential: Option<Extension<TokenInfo>>,
+) -> Json<Value> {
     let record = portal.identity.user(&caller.user);
     let (role, namespaces) = record.map_or((None, None), |user| (Some(user.role), user.namespaces));
+    let token = credential.map(|Extension(token)| {
+        json!({
+            "id": token.id, "purpose": token.purpose, "label": token.label,
+            "created": token.created, "expires": token.expires,
+        })
+    });
     Json(json!({
         "user": caller.user, "groups": caller.groups, "role": role, "namespaces": namespaces,
+        "token": token,
     }))
 }
 

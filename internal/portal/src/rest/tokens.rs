@@ -72,6 +72,26 @@ fn refusal(
     )
 }
 
+/// Refuses a caller that may not get an access token for itself.
+///
+/// # Errors
+/// The caller impersonates a user, or its credential is an access token and it is no administrator.
+pub fn may_issue_token(
+    portal: &Portal,
+    caller: &Caller,
+    impersonates: bool,
+    credential: Option<TokenPurpose>,
+) -> Result<(), Problem> {
+    // A token would outlive the right to impersonate.
+    if impersonates {
+        return Err(Problem::forbidden(
+            "a caller that impersonates a user cannot issue a token; send the request without impersonation and name the user",
+        ));
+    }
+    let administrator = others(portal, caller, "create");
+    refusal(credential, true, administrator).map_or(Ok(()), |why| Err(Problem::forbidden(why)))
+}
+
 /// Issues a token: for the user of a session, and for every user if an administrator asks.
 pub async fn create(
     State(portal): State<Portal>,
@@ -80,16 +100,12 @@ pub async fn create(
     credential: Option<Extension<TokenInfo>>,
     Json(new): Json<NewToken>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    // A token would outlive the right to impersonate.
-    if impersonator.is_some() {
-        return Err(Problem::forbidden(
-            "a caller that impersonates a user cannot issue a token; send the request without impersonation and name the user",
-        ));
-    }
     let user = new.user.unwrap_or_else(|| caller.user.clone());
     let credential = credential.map(|Extension(token)| token.purpose);
     let administrator = others(&portal, &caller, "create");
-    if let Some(why) = refusal(credential, user == caller.user, administrator) {
+    if user == caller.user || impersonator.is_some() {
+        may_issue_token(&portal, &caller, impersonator.is_some(), credential)?;
+    } else if let Some(why) = refusal(credential, false, administrator) {
         return Err(Problem::forbidden(why));
     }
     let ttl = Duration::from_secs(new.days.saturating_mul(DAY));

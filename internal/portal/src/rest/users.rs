@@ -29,6 +29,13 @@ pub struct PasswordChange {
     new: String,
 }
 
+/// A user as JSON, with whether it has a second factor.
+fn answer(portal: &Portal, user: &User) -> Value {
+    let mut answer = json!(user);
+    answer["secondFactor"] = portal.identity.second_factor(&user.name).is_some().into();
+    answer
+}
+
 /// Lists the users, for administrators.
 pub async fn list(
     State(portal): State<Portal>,
@@ -36,7 +43,7 @@ pub async fn list(
 ) -> Result<Json<Value>, Problem> {
     people::require(&portal, &caller, "list")?;
     let row = |(user, sessions): (User, usize)| {
-        let mut row = json!(user);
+        let mut row = answer(&portal, &user);
         row["sessions"] = sessions.into();
         row
     };
@@ -61,9 +68,9 @@ pub async fn one(
     State(portal): State<Portal>,
     SignedIn(caller): SignedIn,
     Path(name): Path<String>,
-) -> Result<Json<User>, Problem> {
+) -> Result<Json<Value>, Problem> {
     people::require_own_or(&portal, &caller, &name, "get")?;
-    Ok(Json(people::find(&portal, &name)?))
+    Ok(Json(answer(&portal, &people::find(&portal, &name)?)))
 }
 
 /// Changes a user's record, for administrators.
@@ -96,6 +103,16 @@ pub async fn reset_link(
     let hours = asked.hours.unwrap_or(identity::RESET_HOURS);
     let link = people::reset_link(&portal, &caller, &name, hours).await?;
     Ok((StatusCode::CREATED, Json(people::reset_answer(&link))))
+}
+
+/// Removes a user's second factor, for administrators.
+pub async fn reset_second_factor(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Problem> {
+    people::reset_second_factor(&portal, &caller, &name).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Changes the caller's own password, with the old one. Its other sessions end.

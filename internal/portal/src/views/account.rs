@@ -7,7 +7,7 @@ use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::{Extension, Form};
-use identity::{TokenInfo, User};
+use identity::{SecondFactorState, TokenInfo, User};
 use resources::access::{Caller, UserRole};
 use serde::Deserialize;
 
@@ -40,6 +40,8 @@ struct Account {
     frame: PageFrame,
     user: User,
     sessions: Vec<TokenInfo>,
+    tokens: Vec<TokenInfo>,
+    factor: Option<SecondFactorState>,
     current: String,
     problem: String,
     done: String,
@@ -85,7 +87,8 @@ impl Account {
     }
 }
 
-fn account(
+/// The account's page, with what a request on it did.
+pub(super) fn account(
     portal: &Portal,
     caller: &Caller,
     current: Option<&TokenInfo>,
@@ -103,6 +106,8 @@ fn account(
     let template = Account {
         frame: PageFrame::still(caller, HERE),
         sessions: portal.identity.sessions(&user.name),
+        tokens: portal.identity.access_tokens(&user.name),
+        factor: portal.identity.second_factor(&user.name),
         current: current
             .map(|session| session.id.clone())
             .unwrap_or_default(),
@@ -172,6 +177,25 @@ pub async fn end_session(
     match people::end_session(&portal, &caller, &caller.user, &id).await {
         Ok(()) => Redirect::to("/ui/account").into_response(),
         Err(problem) => account(&portal, &caller, current.as_ref(), Err(&problem)),
+    }
+}
+
+/// Revokes one of the user's access tokens.
+pub async fn revoke_token(
+    State(portal): State<Portal>,
+    PageCaller(caller): PageCaller,
+    credential: Option<Extension<TokenInfo>>,
+    Path(id): Path<String>,
+) -> Response {
+    let current = credential.map(|Extension(token)| token);
+    let own = portal.identity.access_tokens(&caller.user);
+    let revoked = match own.iter().any(|token| token.id == id) {
+        true => portal.identity.revoke(&id).await,
+        false => Err(identity::IdentityError::NoSuchToken { id }),
+    };
+    match revoked {
+        Ok(()) => Redirect::to("/ui/account").into_response(),
+        Err(error) => account(&portal, &caller, current.as_ref(), Err(&error.into())),
     }
 }
 

@@ -8,6 +8,7 @@ mod amounts;
 mod assets;
 mod chart;
 mod design;
+mod device;
 mod drain;
 mod find;
 mod flash;
@@ -20,6 +21,7 @@ mod nodes;
 mod oidc;
 mod overview;
 mod queue;
+mod second_factor;
 mod sign_in;
 mod submit;
 mod teams;
@@ -35,6 +37,7 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use resources::access::{Caller, UserRole};
 
+use crate::people::DEVICE_PAGE;
 use crate::problem::Problem;
 use crate::routes::Routes;
 
@@ -46,12 +49,20 @@ pub fn routes(routes: Routes) -> Routes {
         .get("/ui/", overview::overview)
         .get("/ui/sign-in", sign_in::form)
         .post("/ui/sign-in", sign_in::sign_in)
+        .post("/ui/sign-in/code", second_factor::check)
         .post("/ui/sign-out", sign_in::sign_out)
         .post("/ui/oidc/start", oidc::begin)
         .get("/ui/oidc/callback", oidc::end)
         .get("/ui/account", account::show)
         .post("/ui/account/password", account::password)
+        .post("/ui/account/second-factor", second_factor::begin)
+        .post("/ui/account/second-factor/confirm", second_factor::confirm)
+        .post("/ui/account/second-factor/recovery", second_factor::renew)
+        .post("/ui/account/second-factor/remove", second_factor::remove)
         .post("/ui/account/sessions/{id}", account::end_session)
+        .post("/ui/account/tokens/{id}", account::revoke_token)
+        .get(DEVICE_PAGE, device::show)
+        .post(DEVICE_PAGE, device::decide)
         .get("/ui/reset/{link}", account::reset_form)
         .post("/ui/reset", account::reset)
         .get("/ui/users", users::show)

@@ -8,10 +8,12 @@ use axum::extract::{ConnectInfo, Query, State};
 use axum::http::{HeaderMap, Uri, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use identity::audit::SignInName;
-use identity::{SECURE_SESSION_COOKIE, SESSION_COOKIE, SESSION_TTL, TokenInfo};
+use identity::{
+    IssuedToken, PasswordAnswer, SECURE_SESSION_COOKIE, SESSION_COOKIE, SESSION_TTL, TokenInfo,
+};
 use serde::Deserialize;
 
-use super::{page, page_with};
+use super::{page, page_with, second_factor};
 use crate::oidc_sign_in::OidcSignIn;
 use crate::problem::Problem;
 use crate::state::Portal;
@@ -133,19 +135,23 @@ async fn signed_in(
         .sign_in(form.user.trim(), &form.password, from)
         .await
     {
-        Ok(session) => {
-            let cookie = cookie(&session.secret, SESSION_TTL.as_secs(), is_https(headers));
-            let answer = match next.starts_with(OF_PODS) {
-                true => lead_on(&next),
-                false => Redirect::to(&next).into_response(),
-            };
-            ([(header::SET_COOKIE, cookie)], answer).into_response()
-        }
+        Ok(PasswordAnswer::SignedIn(session)) => opened(headers, &session, &next),
+        Ok(PasswordAnswer::CodeNeeded(wait)) => second_factor::ask(wait, &next),
         Err(error) => {
             let problem = Problem::from(error);
             refused(portal, &problem, &form.user, &next)
         }
     }
+}
+
+/// Sets the cookie of a new session, and leads to one of the pages that [`own_page`] accepts.
+pub(super) fn opened(headers: &HeaderMap, session: &IssuedToken, next: &str) -> Response {
+    let cookie = cookie(&session.secret, SESSION_TTL.as_secs(), is_https(headers));
+    let answer = match next.starts_with(OF_PODS) {
+        true => lead_on(next),
+        false => Redirect::to(next).into_response(),
+    };
+    ([(header::SET_COOKIE, cookie)], answer).into_response()
 }
 
 /// Ends the session.

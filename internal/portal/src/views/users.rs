@@ -32,6 +32,7 @@ pub struct UserForm {
 struct UserRow {
     user: User,
     sessions: usize,
+    second_factor: bool,
     own: bool,
 }
 
@@ -102,6 +103,7 @@ fn list(
     };
     let row = |(user, sessions): (User, usize)| UserRow {
         own: user.name == caller.user,
+        second_factor: portal.identity.second_factor(&user.name).is_some(),
         user,
         sessions,
     };
@@ -196,6 +198,10 @@ async fn acted(
             let link = people::reset_link(portal, caller, name, identity::RESET_HOURS).await?;
             let sentence = format!("User {name} can set a new password.");
             return Ok(Done::linked(sentence, &link, headers));
+        }
+        "reset-second-factor" => {
+            people::reset_second_factor(portal, caller, name).await?;
+            format!("The second factor of user {name} is removed: its password alone signs it in.")
         }
         "disable" => {
             people::change(portal, caller, name, switch(true)).await?;
