@@ -2,7 +2,7 @@
 
 use devices::allocation::AllocationError;
 use resources::invalid_value::InvalidValue;
-use runtime::RuntimeError;
+use runtime::SpecError;
 
 use crate::confinement::ConfinementError;
 use crate::env::EnvError;
@@ -40,7 +40,7 @@ pub enum ContainerError {
     Field(#[from] InvalidValue),
     /// The runtime refuses the description.
     #[error(transparent)]
-    Runtime(#[from] RuntimeError),
+    Spec(#[from] SpecError),
     /// The file for its termination message can't be made.
     #[error("{path}: {error}")]
     Message {
