@@ -8,7 +8,7 @@ use rpc::agent::v1::{GpuMeasurement, Measurements, PodMeasurement};
 use tokio::sync::mpsc;
 
 use crate::index::Index;
-use crate::index::node_of;
+use crate::pod_fields::node_of;
 
 /// The most GPUs and the most pods of one message, and what a pod may have at most; the rest is dropped.
 const GPUS_MAX: usize = 256;
