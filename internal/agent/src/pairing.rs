@@ -180,7 +180,7 @@ pub fn answer(
 ) {
     let (node, pods, outbound) = (node.clone(), pods.clone(), outbound.clone());
     tokio::spawn(async move {
-        let told = match serde_json::from_str(&ask.json) {
+        let answered = match serde_json::from_str(&ask.json) {
             Ok(wanted) => {
                 let holders = pods.holders().into_iter();
                 let with_devices = holders.filter(|(_, devices)| !devices.is_empty());
@@ -195,7 +195,8 @@ pub fn answer(
             }
             Err(error) => Err(PairingError::Request(error)),
         };
-        let json = told.and_then(|told| serde_json::to_string(&told).map_err(PairingError::Answer));
+        let json = answered
+            .and_then(|answered| serde_json::to_string(&answered).map_err(PairingError::Answer));
         let (json, error) = match json {
             Ok(json) => (json, String::new()),
             Err(error) => (String::new(), error.to_string()),

@@ -268,10 +268,10 @@ impl Worker {
             WorkerMessage::OverShare {
                 container,
                 why,
-                tell,
+                report,
                 end,
             } => {
-                if tell {
+                if report {
                     self.note(true, OVER_SHARE, why.clone(), Some(&container));
                 }
                 let record = self.machine.containers.get(&container);

@@ -271,11 +271,11 @@ impl UserDirectory {
     /// Reports an unreadable Secret, once for each of its revisions.
     async fn set_aside(&self, secret: &Secret, error: &IdentityError) {
         let revision = revision_of(secret);
-        let told = self
+        let before = self
             .damaged
             .lock()
             .insert(name_of(secret).to_string(), revision);
-        if told == Some(revision) {
+        if before == Some(revision) {
             return;
         }
         tracing::error!(%error, "the server cannot read a user or token and ignores it");

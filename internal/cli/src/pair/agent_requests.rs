@@ -73,7 +73,7 @@ impl<'a> Asker<'a> {
         let answered = answered?;
         removed?;
         match answered {
-            Ok(told) => Ok(told),
+            Ok(answer) => Ok(answer),
             Err(refusal) => Err(refusal.into()),
         }
     }
