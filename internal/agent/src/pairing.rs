@@ -33,7 +33,7 @@ const LISTENS: &str = "0A";
 pub enum PairingError {
     /// The request is of another version.
     #[error(
-        "this agent does not know what it is asked ({0}); bring agents and server to one version"
+        "this agent does not know this request ({0}); run one version of muster on server and agents"
     )]
     Request(serde_json::Error),
     /// The answer can't be written.
@@ -128,7 +128,9 @@ pub enum PairingError {
         source: std::io::Error,
     },
     /// The program ended without a result.
-    #[error("{program} on {node} gave no result and said: {output}; run muster doctor there")]
+    #[error(
+        "{program} on {node} gave no result; its output was: {output}; run muster doctor there"
+    )]
     NoResult {
         /// The program.
         program: String,
@@ -471,7 +473,7 @@ mod tests {
         let failed = format!("{row}; exit 1");
         assert!(of(&failed).await.unwrap_err().contains("65536"));
         let why = of("echo first; echo Unable to init >&2; exit 1").await;
-        assert!(why.unwrap_err().contains("said: Unable to init;"));
+        assert!(why.unwrap_err().contains("its output was: Unable to init;"));
         let why = measure("n1", "no-such-perftest", &[], &run).await;
         assert!(
             why.unwrap_err()

@@ -131,7 +131,7 @@ impl Pods {
         if let Err(error) = self.node.layout.pod(&uid).keep_assigned(&assigned) {
             // Not started: a restarted agent could not find it again. The server sends it again in
             // the next session.
-            tracing::error!(uid, %error, "a pod cannot be kept on disk and is not begun");
+            tracing::error!(uid, %error, "the agent cannot write a pod's record to disk and does not start the pod");
             return;
         }
         self.spawn(uid, pod, assigned, PodLifecycle::default(), None);
@@ -426,7 +426,7 @@ fn read(assigned: &Assign) -> Option<(String, Pod)> {
     let pod: Pod = match serde_json::from_str(&assigned.pod_json) {
         Ok(pod) => pod,
         Err(error) => {
-            tracing::warn!(%error, "a pod that cannot be read is not run");
+            tracing::warn!(%error, "the agent cannot read a pod that the server sent, and does not run it");
             return None;
         }
     };

@@ -262,7 +262,7 @@ fn stream(
             }
             None => {
                 reader.over = true;
-                let text = format!("the connection to node {:?} broke off", reader.session.node);
+                let text = format!("the connection to node {:?} was lost", reader.session.node);
                 Some((
                     Err(io::Error::new(io::ErrorKind::ConnectionAborted, text)),
                     reader,

@@ -455,7 +455,7 @@ impl UserDirectory {
     async fn delete_tokens(&self, ids: Vec<String>) {
         for id in ids {
             if let Err(error) = self.delete_token(&id).await {
-                tracing::warn!(token = id, %error, "a token has ended, but its Secret is still there");
+                tracing::warn!(token = id, %error, "a token was revoked or has expired, but its Secret could not be deleted");
             }
         }
     }

@@ -15,7 +15,7 @@ pub enum ContainerError {
     Unknown(String),
     /// A process without a command.
     #[error(
-        "container {0:?} has neither command nor args, and without its image nothing says what to run"
+        "container {0:?} has neither command nor args; a container without an image needs one of them"
     )]
     NoCommand(String),
     /// A variable has no value.

@@ -30,7 +30,7 @@ pub fn open(xids: &Arc<Mutex<XidMonitor>>, source: InventorySources, kmsg: Optio
 fn spawn(name: &str, hear: impl FnOnce() + Send + 'static) {
     let thread = std::thread::Builder::new().name(name.to_owned());
     if let Err(error) = thread.spawn(hear) {
-        tracing::warn!(%error, "XIDs are not listened to");
+        tracing::warn!(%error, "the agent could not start a thread that receives XIDs");
     }
 }
 
@@ -93,7 +93,7 @@ fn listen_to_kernel(monitor: &Weak<Mutex<XidMonitor>>, path: &Path) {
                     logged = true;
                     let path = path.display();
                     tracing::info!(
-                        "--kmsg: {path} cannot be read ({error}): XIDs come from the driver alone"
+                        "--kmsg: {path} cannot be read ({error}): the agent receives XIDs from the driver only"
                     );
                 }
                 Err(_) => {}
