@@ -339,7 +339,7 @@ fn a_gpu_is_cut_for_the_claims_that_get_slices_and_whole_again_for_one_that_gets
     // If the driver refuses, the agent reports it and retries.
     ground.describe("[[state]]\ngpu = 0\nmig_refused = [\"2g.20gb\"]\n");
     ground.delete("all", true);
-    ground.until_told("GPU 0 cannot be partitioned so: making 2g.20gb at memory slice 4");
+    ground.until_told("GPU 0 cannot be partitioned as requested: making 2g.20gb at memory slice 4");
     ground.until_cut(&["off"]);
     ground.describe("");
     assert_eq!(ground.seen("middle"), slice(4, 1));

@@ -241,12 +241,12 @@ pub fn simulate(arguments: &Simulate) -> Result<CommandOutcome> {
     }
     let sound = results.iter().all(|(summary, _)| summary.violations == 0);
     let summaries: Vec<Summary> = results.into_iter().map(|(summary, _)| summary).collect();
-    let said = match arguments.output {
+    let text = match arguments.output {
         SummaryFormat::Text => report::text(&scenario.name, &scenario.notes, &summaries),
         SummaryFormat::Json => serde_json::to_string_pretty(&summaries)? + "\n",
         SummaryFormat::None => String::new(),
     };
-    std::io::stdout().write_all(said.as_bytes())?;
+    std::io::stdout().write_all(text.as_bytes())?;
     Ok(if sound {
         CommandOutcome::Yes
     } else {

@@ -217,7 +217,7 @@ fn a_job_is_followed_to_its_end_through_the_servers_death_and_return() {
     assert_eq!(ended.status.code(), Some(5), "{err}");
     holds(
         &err,
-        &["the log broke off", "trying again", "exited with code 5"],
+        &["the log ended early", "trying again", "exited with code 5"],
     );
 }
 

@@ -64,7 +64,7 @@ impl ClusterServices {
             Ok(range) => Some(range),
             Err(_) if text.is_empty() => None,
             Err(error) => {
-                tracing::error!(range = text, %error, "the server sent something else than a range of Services' addresses");
+                tracing::error!(range = text, %error, "the server sent a range of Services' addresses that the agent cannot read");
                 return;
             }
         };
@@ -166,7 +166,7 @@ impl ClusterServices {
             tokio::select! {
                 ended = serve(node.clone(), range, self.names.clone()) => {
                     if let Err(error) = &ended && !failing {
-                        tracing::error!(%error, "pods of this node find no names; the agent tries again");
+                        tracing::error!(%error, "the agent's DNS server failed, so pods of this node resolve no names; the agent tries again");
                     }
                     failing = ended.is_err();
                     tokio::time::sleep(AGAIN).await;

@@ -134,7 +134,7 @@ impl DataLayout {
                 // The agent ended before the pod's spec was written: the server sends it again.
                 Ok(None) => drop(fs::remove_dir_all(&pod.dir)),
                 Err(error) => {
-                    tracing::warn!(%error, "a pod's record cannot be read; it is left alone")
+                    tracing::warn!(%error, "the agent cannot read a pod's record and leaves the file in place")
                 }
             }
         }

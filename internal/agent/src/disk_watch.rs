@@ -107,7 +107,7 @@ impl DiskWatch {
             Err(error) => error.to_string(),
         };
         if self.blind.as_ref() != Some(&why) {
-            tracing::warn!(why, "how full the node's disk is cannot be found out");
+            tracing::warn!(why, "the agent cannot measure how full the node's disk is");
         }
         self.blind = Some(why);
         None
@@ -133,7 +133,7 @@ impl DiskWatch {
                 users
             }
             Err(error) => {
-                tracing::warn!(%error, "what pods use of the disk was not counted");
+                tracing::warn!(%error, "the agent could not measure how much of the disk pods use");
                 Vec::new()
             }
         }

@@ -106,24 +106,28 @@ pub struct SentHealth(Option<(HealthObservation, Instant)>);
 
 impl SentHealth {
     /// Returns the result if it is worth a message.
-    pub fn news(&mut self, seen: HealthObservation, now: Instant) -> Option<HealthObservation> {
-        self.worth(&seen, now).then(|| {
-            self.0 = Some((seen.clone(), now));
-            seen
+    pub fn news(
+        &mut self,
+        observation: HealthObservation,
+        now: Instant,
+    ) -> Option<HealthObservation> {
+        self.worth(&observation, now).then(|| {
+            self.0 = Some((observation.clone(), now));
+            observation
         })
     }
 
     /// Whether the result is worth a message.
-    fn worth(&self, seen: &HealthObservation, now: Instant) -> bool {
+    fn worth(&self, observation: &HealthObservation, now: Instant) -> bool {
         let Some((last, at)) = &self.0 else {
             return true;
         };
-        let old = counts(&seen.loads) && now.duration_since(*at) >= AGAIN;
-        let same = seen.suspect == last.suspect
-            && seen.fabric == last.fabric
-            && seen.disk == last.disk
-            && seen.alerts == last.alerts
-            && !worth_telling(&seen.loads, &last.loads);
+        let old = counts(&observation.loads) && now.duration_since(*at) >= AGAIN;
+        let same = observation.suspect == last.suspect
+            && observation.fabric == last.fabric
+            && observation.disk == last.disk
+            && observation.alerts == last.alerts
+            && !worth_telling(&observation.loads, &last.loads);
         old || !same
     }
 }
@@ -167,11 +171,11 @@ mod tests {
 
     #[test]
     fn an_equal_state_is_sent_once_and_again_only_while_busy_and_before_it_is_stale() {
-        let mut told = SentHealth::default();
+        let mut sent = SentHealth::default();
         let start = Instant::now();
         let mut news = |percent: u32, healthy: bool, second: u64| {
-            let seen = HealthObservation::of(&machine(percent, healthy), Vec::new());
-            told.news(seen, start + Duration::from_secs(second))
+            let observation = HealthObservation::of(&machine(percent, healthy), Vec::new());
+            sent.news(observation, start + Duration::from_secs(second))
                 .is_some()
         };
         assert!(news(90, true, 0));

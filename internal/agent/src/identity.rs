@@ -210,16 +210,16 @@ impl AgentIdentity {
 }
 
 fn request(node: &str) -> Result<(String, String), AgentError> {
-    let told = |error: rcgen::Error| AgentError::Certificate(format!("making a key: {error}"));
-    let key = KeyPair::generate().map_err(told)?;
+    let failed = |error: rcgen::Error| AgentError::Certificate(format!("making a key: {error}"));
+    let key = KeyPair::generate().map_err(failed)?;
     let mut params = CertificateParams::default();
     let name = rpc::PeerIdentity::node_common_name(node);
     params.distinguished_name = rcgen::DistinguishedName::new();
     params
         .distinguished_name
         .push(rcgen::DnType::CommonName, name);
-    let csr = params.serialize_request(&key).map_err(told)?;
-    Ok((key.serialize_pem(), csr.pem().map_err(told)?))
+    let csr = params.serialize_request(&key).map_err(failed)?;
+    Ok((key.serialize_pem(), csr.pem().map_err(failed)?))
 }
 
 fn endpoint(server: &str) -> Result<Endpoint, AgentError> {

@@ -25,7 +25,7 @@ pub async fn report(
     let news = node.xids.lock().news();
     let mut cards = node.cards.clone();
     let mut described = node.described.clone();
-    let mut told = SentHealth::default();
+    let mut sent = SentHealth::default();
     let mut tick = tokio::time::interval(config.look);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -73,9 +73,9 @@ pub async fn report(
                 let looks = health::looks(&found, |gpu| held.contains(gpu));
                 let alerts = (node.alerts.lock()).observe(&looks, Timestamp::now());
                 let disk = (node.pressure).why(Instant::now());
-                let seen = HealthObservation::of(&found, alerts).with_disk(disk);
-                if let Some(seen) = told.news(seen, Instant::now())
-                    && outbound.send(seen.message().into()).await.is_err()
+                let observation = HealthObservation::of(&found, alerts).with_disk(disk);
+                if let Some(observation) = sent.news(observation, Instant::now())
+                    && outbound.send(observation.message().into()).await.is_err()
                 {
                     return;
                 }

@@ -84,10 +84,10 @@ impl NodeFault {
             None => "run `muster doctor` on the node",
         };
         let why = self.why(now);
-        let said = why.map(|why| {
+        let concern = why.map(|why| {
             format!("pods without an image cannot be started: {why}; to fix it: {remedy}")
         });
-        found.concerns.extend(said);
+        found.concerns.extend(concern);
     }
 }
 

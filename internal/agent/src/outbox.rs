@@ -100,7 +100,7 @@ mod tests {
         }
     }
 
-    fn said(outbox: &Outbox) -> Vec<String> {
+    fn texts_of(outbox: &Outbox) -> Vec<String> {
         outbox
             .take()
             .into_iter()
@@ -118,11 +118,11 @@ mod tests {
         let outbox = Outbox::default();
         outbox.status(status("a", "1"));
         outbox.status(status("a", "2"));
-        assert_eq!(said(&outbox), ["a=2"]);
+        assert_eq!(texts_of(&outbox), ["a=2"]);
         outbox.status(status("a", "2"));
-        assert!(said(&outbox).is_empty());
+        assert!(texts_of(&outbox).is_empty());
         outbox.begin_again();
-        assert_eq!(said(&outbox), ["a=2"]);
+        assert_eq!(texts_of(&outbox), ["a=2"]);
     }
 
     #[test]
@@ -137,9 +137,9 @@ mod tests {
             reason: "Killing".to_owned(),
             ..EventNote::default()
         });
-        assert_eq!(said(&outbox), ["a=last", "a gone", "Killing"]);
+        assert_eq!(texts_of(&outbox), ["a=last", "a gone", "Killing"]);
         outbox.begin_again();
-        assert!(said(&outbox).is_empty());
+        assert!(texts_of(&outbox).is_empty());
     }
 
     #[test]
@@ -151,8 +151,8 @@ mod tests {
                 ..EventNote::default()
             });
         }
-        let said = said(&outbox);
-        assert_eq!(said.len(), MAX_EVENTS);
-        assert_eq!(said[0], "1");
+        let texts = texts_of(&outbox);
+        assert_eq!(texts.len(), MAX_EVENTS);
+        assert_eq!(texts[0], "1");
     }
 }

@@ -54,9 +54,9 @@ impl PodSource for OwnPods {
     fn over_share<'a>(&'a self, finding: &'a ShareExcess, words: String) -> BoxFuture<'a, ()> {
         let held = &finding.has.held;
         let container = &held.holder.container;
-        let told = self
+        let reported = self
             .pods
             .over_share(&held.uid, container, words, finding.new, finding.end);
-        Box::pin(told)
+        Box::pin(reported)
     }
 }

@@ -33,7 +33,7 @@ const LISTENS: &str = "0A";
 pub enum PairingError {
     /// The request is of another version.
     #[error(
-        "this agent does not know what it is asked ({0}); bring agents and server to one version"
+        "this agent does not know this request ({0}); run one version of muster on server and agents"
     )]
     Request(serde_json::Error),
     /// The answer can't be written.
@@ -128,7 +128,9 @@ pub enum PairingError {
         source: std::io::Error,
     },
     /// The program ended without a result.
-    #[error("{program} on {node} gave no result and said: {output}; run muster doctor there")]
+    #[error(
+        "{program} on {node} gave no result; its output was: {output}; run muster doctor there"
+    )]
     NoResult {
         /// The program.
         program: String,
@@ -180,7 +182,7 @@ pub fn answer(
 ) {
     let (node, pods, outbound) = (node.clone(), pods.clone(), outbound.clone());
     tokio::spawn(async move {
-        let told = match serde_json::from_str(&ask.json) {
+        let answered = match serde_json::from_str(&ask.json) {
             Ok(wanted) => {
                 let holders = pods.holders().into_iter();
                 let with_devices = holders.filter(|(_, devices)| !devices.is_empty());
@@ -195,7 +197,8 @@ pub fn answer(
             }
             Err(error) => Err(PairingError::Request(error)),
         };
-        let json = told.and_then(|told| serde_json::to_string(&told).map_err(PairingError::Answer));
+        let json = answered
+            .and_then(|answered| serde_json::to_string(&answered).map_err(PairingError::Answer));
         let (json, error) = match json {
             Ok(json) => (json, String::new()),
             Err(error) => (String::new(), error.to_string()),
@@ -470,7 +473,7 @@ mod tests {
         let failed = format!("{row}; exit 1");
         assert!(of(&failed).await.unwrap_err().contains("65536"));
         let why = of("echo first; echo Unable to init >&2; exit 1").await;
-        assert!(why.unwrap_err().contains("said: Unable to init;"));
+        assert!(why.unwrap_err().contains("its output was: Unable to init;"));
         let why = measure("n1", "no-such-perftest", &[], &run).await;
         assert!(
             why.unwrap_err()

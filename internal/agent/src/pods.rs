@@ -131,7 +131,7 @@ impl Pods {
         if let Err(error) = self.node.layout.pod(&uid).keep_assigned(&assigned) {
             // Not started: a restarted agent could not find it again. The server sends it again in
             // the next session.
-            tracing::error!(uid, %error, "a pod cannot be kept on disk and is not begun");
+            tracing::error!(uid, %error, "the agent cannot write a pod's record to disk and does not start the pod");
             return;
         }
         self.spawn(uid, pod, assigned, PodLifecycle::default(), None);
@@ -154,11 +154,11 @@ impl Pods {
         if let Some(handle) = self.workers.lock().get_mut(&stop.uid) {
             handle.stop = Some((stop.grace_seconds, stop.reason.clone()));
         }
-        let word = WorkerMessage::Stop {
+        let message = WorkerMessage::Stop {
             grace: stop.grace_seconds,
             reason: stop.reason,
         };
-        let _ = words.send(word).await;
+        let _ = words.send(message).await;
     }
 
     /// The server sends new names for a pod's hosts file.
@@ -227,16 +227,23 @@ impl Pods {
             .collect()
     }
 
-    /// Handles a container over its GPU share: reports it if `tell`, and ends it if `end`.
-    pub async fn over_share(&self, uid: &str, container: &str, why: String, tell: bool, end: bool) {
+    /// Handles a container over its GPU share: reports it if `report`, and ends it if `end`.
+    pub async fn over_share(
+        &self,
+        uid: &str,
+        container: &str,
+        why: String,
+        report: bool,
+        end: bool,
+    ) {
         if let Some(words) = self.worker_channel(uid) {
-            let word = WorkerMessage::OverShare {
+            let message = WorkerMessage::OverShare {
                 container: container.to_owned(),
                 why,
-                tell,
+                report,
                 end,
             };
-            let _ = words.send(word).await;
+            let _ = words.send(message).await;
         }
     }
 
@@ -419,7 +426,7 @@ fn read(assigned: &Assign) -> Option<(String, Pod)> {
     let pod: Pod = match serde_json::from_str(&assigned.pod_json) {
         Ok(pod) => pod,
         Err(error) => {
-            tracing::warn!(%error, "a pod that cannot be read is not run");
+            tracing::warn!(%error, "the agent cannot read a pod that the server sent, and does not run it");
             return None;
         }
     };

@@ -81,8 +81,8 @@ impl Prober {
                 }
             };
             let last = matches!(verdict, ProbeVerdict::Started | ProbeVerdict::Condemned(_));
-            let word = WorkerMessage::Probed(self.name.clone(), self.attempt, verdict);
-            if self.to_worker.send(word).await.is_err() {
+            let message = WorkerMessage::Probed(self.name.clone(), self.attempt, verdict);
+            if self.to_worker.send(message).await.is_err() {
                 return;
             }
             if self.kind == ProbeKind::Startup && counted {

@@ -68,8 +68,8 @@ impl RunningContainer {
 
     async fn not_running(&self, why: String) {
         let why = NotStarted::Failed(why);
-        let word = WorkerMessage::NotStarted(self.container.name.clone(), self.attempt, why);
-        let _ = self.to_worker.send(word).await;
+        let message = WorkerMessage::NotStarted(self.container.name.clone(), self.attempt, why);
+        let _ = self.to_worker.send(message).await;
     }
 }
 
@@ -99,11 +99,11 @@ pub fn begin(
                 start(engine.as_ref(), spec, called_off).await
             }
         };
-        let word = match begun {
+        let message = match begun {
             Ok(status) => WorkerMessage::Seen(Box::new(status)),
             Err(why) => WorkerMessage::NotStarted(container, attempt, why),
         };
-        let _ = to_worker.send(word).await;
+        let _ = to_worker.send(message).await;
         done.send_replace(true);
     });
     beginning
@@ -203,8 +203,8 @@ pub fn post_start(run: RunningContainer) {
     tokio::spawn(async move {
         if let Err(why) = run.hook(&hook, POST_START).await {
             let verdict = ProbeVerdict::Condemned(format!("FailedPostStartHook: {why}"));
-            let word = WorkerMessage::Probed(run.container.name.clone(), run.attempt, verdict);
-            let _ = run.to_worker.send(word).await;
+            let message = WorkerMessage::Probed(run.container.name.clone(), run.attempt, verdict);
+            let _ = run.to_worker.send(message).await;
         }
     });
 }

@@ -272,7 +272,7 @@ async fn one(
     };
     tokio::select! {
         ended = hear => ended,
-        () = tell(node, &outbound) => Ok(()),
+        () = send_outbox(node, &outbound) => Ok(()),
         () = beat(&outbound) => Ok(()),
         () = inventory_loop::report(config, node, pods, &outbound) => Ok(()),
         () = measure::report(config, node, pods, &outbound) => Ok(()),
@@ -313,7 +313,7 @@ async fn take(
     }
 }
 
-async fn tell(node: &AgentNode, outbound: &mpsc::Sender<AgentMessage>) {
+async fn send_outbox(node: &AgentNode, outbound: &mpsc::Sender<AgentMessage>) {
     loop {
         for message in node.outbox.take() {
             if outbound.send(message).await.is_err() {

@@ -142,9 +142,8 @@ impl ShareWatch {
             tracing::warn!(
                 gpu,
                 processes = count,
-                "processes on a shared GPU are of no container that is known here, so whether shares \
-                 are kept is unknown; an agent in a container of its own must see the host's processes \
-                 (hostPID)"
+                "processes on a shared GPU belong to no container that the agent knows, so it cannot check their \
+                 shares; an agent in a container of its own must see the host's processes (hostPID)"
             );
         }
         self.unknown.clone_from(&sight.unknown);

@@ -93,7 +93,9 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
     machine.topology = topology.renew(&found).await;
     fault.assess(&mut machine, begin);
     let disk_bytes = durable::disk_space(&layout.pods())
-        .inspect_err(|error| tracing::warn!(%error, "the size of the node's disk is not known"))
+        .inspect_err(
+            |error| tracing::warn!(%error, "the agent cannot read the size of the node's disk"),
+        )
         .ok()
         .map(|space| eviction::allocatable(&space));
     machine.inventory.disk_bytes = disk_bytes;

@@ -128,8 +128,8 @@ impl Tenants {
 /// The user for whom the pod runs, as checked by admission.
 fn user(pod: &Pod) -> Option<&str> {
     let maps = [&pod.metadata.annotations, &pod.metadata.labels];
-    let mut said = maps.into_iter().flatten().filter_map(|map| map.get(USER));
-    said.next().map(String::as_str)
+    let mut users = maps.into_iter().flatten().filter_map(|map| map.get(USER));
+    users.next().map(String::as_str)
 }
 
 /// The lowest id that neither a namespace nor an account of the node has.

@@ -232,7 +232,7 @@ impl Worker {
                 self.places = None;
                 self.problem = None;
                 if let Err(error) = self.dir.keep_assigned(&self.assigned) {
-                    tracing::warn!(pod = self.plan.name, %error, "a pod's description was not kept");
+                    tracing::warn!(pod = self.plan.name, %error, "the agent could not write a pod's description to disk");
                 }
             }
             WorkerMessage::Hosts(hosts) => {
@@ -268,10 +268,10 @@ impl Worker {
             WorkerMessage::OverShare {
                 container,
                 why,
-                tell,
+                report,
                 end,
             } => {
-                if tell {
+                if report {
                     self.note(true, OVER_SHARE, why.clone(), Some(&container));
                 }
                 let record = self.machine.containers.get(&container);
@@ -533,7 +533,7 @@ impl Worker {
                 true
             }
             Err(error) => {
-                tracing::warn!(pod = self.plan.name, %error, "a pod's state was not kept");
+                tracing::warn!(pod = self.plan.name, %error, "the agent could not write a pod's state to disk");
                 false
             }
         }

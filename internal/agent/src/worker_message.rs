@@ -36,7 +36,7 @@ pub enum WorkerMessage {
         /// The reason, in a sentence.
         why: String,
         /// Whether to report it.
-        tell: bool,
+        report: bool,
         /// Whether to end the container.
         end: bool,
     },

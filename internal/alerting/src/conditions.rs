@@ -164,7 +164,7 @@ fn of_node(node: &Node, found: &mut Vec<Condition>) {
         quantity.unwrap_or_default()
     };
     let (all_gpus, usable) = (gpus(&status.capacity), gpus(&status.allocatable));
-    let mut tell = |rule: Rule, since: Option<&NodeCondition>, message: String| {
+    let mut report = |rule: Rule, since: Option<&NodeCondition>, message: String| {
         let since = since.and_then(|one| one.last_transition_time.as_ref());
         found.push(Condition {
             rule,
@@ -180,7 +180,7 @@ fn of_node(node: &Node, found: &mut Vec<Condition>) {
             1 => "; its GPU cannot be used".to_owned(),
             many => format!("; its {many} GPUs cannot be used"),
         };
-        tell(
+        report(
             Rule::NodeLost,
             lost,
             format!("the agent of node {name} does not answer{with}"),
@@ -189,11 +189,11 @@ fn of_node(node: &Node, found: &mut Vec<Condition>) {
         return;
     }
     if ready == "False" {
-        let said = condition("Ready").map(words).unwrap_or_default();
-        tell(
+        let reason = condition("Ready").map(words).unwrap_or_default();
+        report(
             Rule::NodeNotReady,
             condition("Ready"),
-            format!("node {name} takes no pods: {said}"),
+            format!("node {name} takes no pods: {reason}"),
         );
     }
     if usable < all_gpus {
@@ -202,7 +202,7 @@ fn of_node(node: &Node, found: &mut Vec<Condition>) {
         let message = format!(
             "{failed} of {all_gpus} GPUs of node {name} {are} taken out of use as unhealthy"
         );
-        tell(Rule::GpuUnhealthy, None, message);
+        report(Rule::GpuUnhealthy, None, message);
     }
     for (kind, rule, what) in [
         (
@@ -232,7 +232,7 @@ fn of_node(node: &Node, found: &mut Vec<Condition>) {
         ),
     ] {
         if let Some(one) = condition(kind).filter(|one| one.status == "True") {
-            tell(rule, Some(one), format!("{what} {name}: {}", words(one)));
+            report(rule, Some(one), format!("{what} {name}: {}", words(one)));
         }
     }
     for alert in alerts::of_node(node) {
@@ -250,10 +250,10 @@ fn of_node(node: &Node, found: &mut Vec<Condition>) {
 
 /// A condition's message, else its reason.
 fn words(condition: &NodeCondition) -> String {
-    let said = condition.message.clone().filter(|text| !text.is_empty());
-    let said = said.or_else(|| condition.reason.clone());
-    let said = said.unwrap_or_else(|| "the node gives no reason".to_owned());
-    said.trim_end_matches('.').to_owned()
+    let message = condition.message.clone().filter(|text| !text.is_empty());
+    let message = message.or_else(|| condition.reason.clone());
+    let message = message.unwrap_or_else(|| "the node gives no reason".to_owned());
+    message.trim_end_matches('.').to_owned()
 }
 
 fn amount(quantity: &K8sQuantity) -> Option<f64> {

@@ -254,11 +254,11 @@ mod tests {
         outbox.settle(Err("no answer".to_owned()), at(86_400));
         assert!(outbox.is_empty(), "it was given up after a day");
         let records = outbox.records(at(86_400));
-        let told: Vec<_> = records
+        let shown: Vec<_> = records
             .iter()
             .map(|one| (one.id.as_str(), one.attempts, one.failure.as_str()))
             .collect();
-        assert_eq!(told, [("b", 1, "no answer"), ("a", 11, "")]);
+        assert_eq!(shown, [("b", 1, "no answer"), ("a", 11, "")]);
     }
 
     #[test]

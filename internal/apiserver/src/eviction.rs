@@ -81,11 +81,11 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Fa
 /// request names it, else Kubernetes'. From others the annotation is ignored: what the platform did is not charged to a
 /// job, and no user may claim that for an eviction.
 fn cause(eviction: &Value, component: bool) -> (&'static str, String) {
-    let said = eviction["metadata"]["annotations"][EVICTION_REASON].as_str();
-    match said {
-        Some(said) if component && !said.is_empty() => (
+    let reason = eviction["metadata"]["annotations"][EVICTION_REASON].as_str();
+    match reason {
+        Some(reason) if component && !reason.is_empty() => (
             PREEMPTION_BY_SCHEDULER,
-            said.chars().take(CAUSE_MAX).collect(),
+            reason.chars().take(CAUSE_MAX).collect(),
         ),
         _ => ("EvictionByEvictionAPI", "Eviction API: evicting".to_owned()),
     }

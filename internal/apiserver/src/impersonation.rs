@@ -177,8 +177,8 @@ fn impersonated(
         ANONYMOUS_USER => UNAUTHENTICATED_GROUP,
         _ => AUTHENTICATED_GROUP,
     };
-    let said = other.is_in(AUTHENTICATED_GROUP) || other.is_in(UNAUTHENTICATED_GROUP);
-    if !said {
+    let has_group = other.is_in(AUTHENTICATED_GROUP) || other.is_in(UNAUTHENTICATED_GROUP);
+    if !has_group {
         other.groups.push(known.to_owned());
     }
     Ok(other)

@@ -41,7 +41,7 @@ pub fn exit_of(error: &Error) -> ExitCause {
     if closed_pipe(error) {
         return ExitCause::ClosedPipe;
     }
-    let told = |cause: &(dyn std::error::Error + 'static)| {
+    let exit_of_cause = |cause: &(dyn std::error::Error + 'static)| {
         if let Some(failure) = cause.downcast_ref::<CommandFailure>() {
             return Some(failure.exit);
         }
@@ -56,7 +56,10 @@ pub fn exit_of(error: &Error) -> ExitCause {
             _ => None,
         }
     };
-    error.chain().find_map(told).unwrap_or(ExitCause::Failed)
+    error
+        .chain()
+        .find_map(exit_of_cause)
+        .unwrap_or(ExitCause::Failed)
 }
 
 /// Whether the reader of standard output has closed it, as `| head` does.

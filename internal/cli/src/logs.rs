@@ -153,7 +153,7 @@ pub async fn stream(connection: &ServerConnection, pod: &str, arguments: &Logs) 
         }
         let broke = failure::with(
             ExitCause::Failed,
-            "the log broke off: the server or the node went away",
+            "the log ended early: the connection to the server or the node was lost",
         );
         // With --tail, the last lines of a growing log have changed meanwhile.
         if !arguments.follow || arguments.tail.is_some() {

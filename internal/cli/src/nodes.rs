@@ -248,13 +248,13 @@ pub fn suspicion(node: &Node) -> Option<String> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
     // Warnings that keep gangs off the node come first.
     let all = [FABRIC_FAILED, SUSPECT, DEVICES_UNHEALTHY].into_iter();
-    let said = all.filter_map(|name| {
+    let warnings = all.filter_map(|name| {
         let mut all = conditions.iter();
         let found = all.find(|c| c.type_ == name && c.status == "True")?;
         Some(found.message.clone().unwrap_or_default())
     });
-    let said: Vec<String> = said.collect();
-    (!said.is_empty()).then(|| said.join("; "))
+    let warnings: Vec<String> = warnings.collect();
+    (!warnings.is_empty()).then(|| warnings.join("; "))
 }
 
 /// The load of a node's GPUs at the last report: the number of busy GPUs and the highest temperature.

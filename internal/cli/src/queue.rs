@@ -110,19 +110,19 @@ fn resources_table(queue: &QueueUsageStatus) -> Table {
         "EACH USER",
         "EACH TEAM",
     ]);
-    let said = |amount: &Option<String>| amount.clone().unwrap_or_else(|| "-".to_owned());
+    let or_dash = |amount: &Option<String>| amount.clone().unwrap_or_else(|| "-".to_owned());
     for row in &queue.resources {
         table.row([
             row.resource.clone(),
             row.used.clone(),
             row.requested.clone(),
             row.entitled.clone(),
-            said(&row.deserved),
-            said(&row.guaranteed),
+            or_dash(&row.deserved),
+            or_dash(&row.guaranteed),
             row.borrowed.clone(),
-            said(&row.at_most),
-            said(&row.user_limit),
-            said(&row.team_limit),
+            or_dash(&row.at_most),
+            or_dash(&row.user_limit),
+            or_dash(&row.team_limit),
         ]);
     }
     table

@@ -82,10 +82,10 @@ fn sums(answer: Value, by: &str, exact: bool) -> Result<Vec<Vec<String>>> {
     headings.extend(dimensions.iter().map(|one| one.name().to_uppercase()));
     let of_gpus = |row: &UsageRow| row.gpus.is_some_and(|gpus| gpus.allocated > 0.0);
     // People see what GPUs did where there were any.
-    let tells = exact || answer.items.iter().any(of_gpus);
+    let shows_activity = exact || answer.items.iter().any(of_gpus);
     for name in &resources {
         headings.push(heading(name));
-        if tells && *name == "nvidia.com/gpu" {
+        if shows_activity && *name == "nvidia.com/gpu" {
             headings.extend(["GPU-ACTIVE", "GPU-IDLE", "GPU-UNMEASURED"].map(str::to_owned));
         }
     }
@@ -108,7 +108,7 @@ fn sums(answer: Value, by: &str, exact: bool) -> Result<Vec<Vec<String>>> {
         };
         for name in &resources {
             cells.push(hours(row.of(name)));
-            if tells && *name == "nvidia.com/gpu" {
+            if shows_activity && *name == "nvidia.com/gpu" {
                 let known = row
                     .gpus
                     .map(|gpus| [gpus.active, gpus.idle, gpus.unmeasured].map(hours));

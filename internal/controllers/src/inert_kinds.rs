@@ -30,59 +30,62 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 pub(crate) fn spawn(ctx: &Context) -> Vec<ControlLoop> {
     let built_in = ctx.config.core_controllers;
     let notes = EventRecorder::new(ctx.client.clone(), "muster");
-    let start = |kept: &'static InertKind| {
-        let inert = |kind: &&Kind| match built_in {
-            true => !kept.embedded_runs,
+    let start = |inert: &'static InertKind| {
+        let is_inert = |kind: &&Kind| match built_in {
+            true => !inert.embedded_runs,
             false => kind.is_custom(),
         };
-        let kind = kept.kind().filter(inert).filter(|_| kept.has_status())?;
+        let kind = inert
+            .kind()
+            .filter(is_inert)
+            .filter(|_| inert.has_status())?;
         let (of, notes) = (ctx.clone(), notes.clone());
-        let run = move || run(of.clone(), notes.clone(), kept, kind);
+        let run = move || run(of.clone(), notes.clone(), inert, kind);
         let name = "kinds that are not run";
         Some(ControlLoop::kept_running(&ctx.stop, name, run))
     };
     ALL.iter().filter_map(start).collect()
 }
 
-async fn run(ctx: Context, notes: EventRecorder, kept: &'static InertKind, kind: &'static Kind) {
+async fn run(ctx: Context, notes: EventRecorder, inert: &'static InertKind, kind: &'static Kind) {
     let built_in = ctx.config.core_controllers;
     let mut stop = ctx.stop.clone();
-    let mut told = false;
+    let mut logged = false;
     loop {
-        let ours = built_in || is_ours(&ctx.client, kept).await;
-        if !ours && !told {
+        let ours = built_in || is_ours(&ctx.client, inert).await;
+        if !ours && !logged {
             tracing::info!(
                 "the server leaves {} alone: another operator owns the definition, or it is not installed",
-                kept.definition()
+                inert.definition()
             );
         }
-        told = !ours;
+        logged = !ours;
         tokio::select! {
             // Stop was requested, or its sender is gone.
             _ = stop.wait_for(|stop| *stop) => return,
             () = tokio::time::sleep(LOOK_AGAIN), if !ours || !built_in => {}
-            () = watch(&ctx, &notes, kept, kind), if ours => {}
+            () = watch(&ctx, &notes, inert, kind), if ours => {}
         }
     }
 }
 
 /// Whether Muster installed the kind.
-async fn is_ours(client: &Client, kept: &InertKind) -> bool {
+async fn is_ours(client: &Client, inert: &InertKind) -> bool {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    match definitions.get_opt(&kept.definition()).await {
+    match definitions.get_opt(&inert.definition()).await {
         Ok(found) => {
             let label = found.and_then(|found| found.labels().get(LABEL.0).cloned());
             label.as_deref() == Some(LABEL.1)
         }
         Err(error) => {
-            tracing::warn!(%error, "the server cannot read the definition of {} and leaves its objects alone", kept.definition());
+            tracing::warn!(%error, "the server cannot read the definition of {} and leaves its objects alone", inert.definition());
             false
         }
     }
 }
 
 /// Reports on every present and future object, until dropped.
-async fn watch(ctx: &Context, notes: &EventRecorder, kept: &InertKind, kind: &Kind) {
+async fn watch(ctx: &Context, notes: &EventRecorder, inert: &InertKind, kind: &Kind) {
     let resource = resource(kind);
     let all: Api<DynamicObject> = Api::all_with(ctx.client.clone(), &resource);
     let objects = watcher(all, watcher::Config::default())
@@ -99,8 +102,8 @@ async fn watch(ctx: &Context, notes: &EventRecorder, kept: &InertKind, kind: &Ki
         match object {
             Ok(object) => {
                 let key = (object.namespace(), object.name_any());
-                let said = say(&ctx.client, notes, kept, &resource, &object);
-                let Err(panic) = contained(said).await else {
+                let written = say(&ctx.client, notes, inert, &resource, &object);
+                let Err(panic) = contained(written).await else {
                     aside.remove(&key);
                     continue;
                 };
@@ -139,7 +142,7 @@ fn reference(resource: &ApiResource, object: &DynamicObject) -> ObjectReference 
 async fn say(
     client: &Client,
     notes: &EventRecorder,
-    kept: &InertKind,
+    inert: &InertKind,
     resource: &ApiResource,
     object: &DynamicObject,
 ) {
@@ -147,7 +150,7 @@ async fn say(
         return;
     }
     let about = reference(resource, object);
-    let Some(status) = kept.status(&object.data, Timestamp::now()) else {
+    let Some(status) = inert.status(&object.data, Timestamp::now()) else {
         return;
     };
     let namespace = object.namespace().unwrap_or_default();
@@ -162,7 +165,7 @@ async fn say(
         .patch_status(&object.name_any(), &PatchParams::default(), &patch)
         .await
     {
-        Ok(_) => notes.note(&about, NoteKind::Warning, REASON, kept.message),
+        Ok(_) => notes.note(&about, NoteKind::Warning, REASON, inert.message),
         // The object changed, and comes again; or it is gone.
         Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
         Err(error) => {

@@ -190,7 +190,7 @@ pub struct CdiFile {
     roots: Roots,
     hidden: bool,
     /// The file's content, `None` without a file, or the error that prevented it.
-    said: Mutex<Result<Option<CdiSpec>, CdiFileError>>,
+    content: Mutex<Result<Option<CdiSpec>, CdiFileError>>,
 }
 
 impl CdiFile {
@@ -208,7 +208,7 @@ impl CdiFile {
             path,
             roots: delivery.roots(),
             hidden: !delivery.ways.contains(&DeliveryMethod::Envvar),
-            said: Mutex::new(Ok(None)),
+            content: Mutex::new(Ok(None)),
         })
     }
 
@@ -217,8 +217,8 @@ impl CdiFile {
     pub fn renew(&self, machine: &NodeHardware) {
         let spec = gpus::spec(machine, &self.roots, self.hidden);
         let spec = Some(spec).filter(|spec| !spec.devices.is_empty());
-        let mut said = self.said.lock();
-        if *said == Ok(spec.clone()) && self.path.exists() == spec.is_some() {
+        let mut content = self.content.lock();
+        if *content == Ok(spec.clone()) && self.path.exists() == spec.is_some() {
             return;
         }
         let done = match &spec {
@@ -230,11 +230,11 @@ impl CdiFile {
             CdiFileError::NotWritten { path, error }
         });
         match &now {
-            Err(why) if said.as_ref() != Err(why) => tracing::warn!("{why}"),
+            Err(why) if content.as_ref() != Err(why) => tracing::warn!("{why}"),
             Ok(_) => tracing::info!(file = %self.path.display(), "the CDI file was written"),
             Err(_) => {}
         }
-        *said = now;
+        *content = now;
     }
 
     /// The CDI names of these devices.
@@ -243,8 +243,8 @@ impl CdiFile {
     ///
     /// The specification lacks one of them, or could not be written.
     pub fn names(&self, devices: &[String]) -> Result<Vec<String>, CdiFileError> {
-        let said = self.said.lock();
-        let spec = said.as_ref().map_err(Clone::clone)?.as_ref();
+        let content = self.content.lock();
+        let spec = content.as_ref().map_err(Clone::clone)?.as_ref();
         let one = |device: &String| {
             let known = spec.filter(|spec| spec.has(device));
             let name = known.map(|spec| spec.qualified(device));

@@ -19,7 +19,7 @@ pub const SEEN_AT: &str = "/dev/nccl-topology.xml";
 /// The file, and when it exists.
 pub struct TopologyFile {
     path: PathBuf,
-    tell: TreeDelivery,
+    delivery: TreeDelivery,
     described: Option<Inventory>,
     root: PathBuf,
     /// The last tree, and the file with it.
@@ -31,13 +31,13 @@ impl TopologyFile {
     /// administrator's description of the machine.
     pub fn new(
         path: PathBuf,
-        tell: TreeDelivery,
+        delivery: TreeDelivery,
         described: Option<Inventory>,
         root: PathBuf,
     ) -> TopologyFile {
         TopologyFile {
             path,
-            tell,
+            delivery,
             described,
             root,
             last: Mutex::default(),
@@ -57,7 +57,7 @@ impl TopologyFile {
         let root = self.root.clone();
         let shown = tokio::task::spawn_blocking(move || sysfs::shown(&root, &addresses)).await;
         let tree = match shown {
-            Ok(shown) => nccl::tree(self.tell, found, &shown, self.described.as_ref())
+            Ok(shown) => nccl::tree(self.delivery, found, &shown, self.described.as_ref())
                 .map_err(|lacking| lacking.to_string()),
             Err(error) => Err(error.to_string()),
         };
@@ -123,7 +123,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("tree.xml");
         let root = dir.path().join("root");
-        let file = |tell| TopologyFile::new(path.clone(), tell, None, root.clone());
+        let file = |delivery| TopologyFile::new(path.clone(), delivery, None, root.clone());
         let text = || fs::read_to_string(&path).ok();
 
         let always = file(TreeDelivery::Always);

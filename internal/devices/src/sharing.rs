@@ -278,7 +278,7 @@ mod tests {
                 ..Sharing::default()
             };
             let offers = offers(&machine(), &sharing);
-            let told: Vec<(String, String)> = (offers.into_iter())
+            let shown: Vec<(String, String)> = (offers.into_iter())
                 .map(|(name, units)| {
                     let ids: Vec<String> = units.into_iter().map(|unit| unit.id).collect();
                     (name, ids.join(" "))
@@ -287,7 +287,7 @@ mod tests {
             let wanted: Vec<(String, String)> = (wanted.iter())
                 .map(|(name, ids)| (name.to_string(), ids.to_string()))
                 .collect();
-            assert_eq!(told, wanted, "{sharing:?}");
+            assert_eq!(shown, wanted, "{sharing:?}");
         }
     }
 

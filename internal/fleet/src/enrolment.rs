@@ -9,33 +9,44 @@ use rpc::agent::v1::enrollment_server::{Enrollment, EnrollmentServer};
 use rpc::agent::v1::{Certificate, JoinRequest, RenewRequest};
 use tonic::{Request, Response, Status};
 
-use crate::Fleet;
 use crate::admissions::Admissions;
+use crate::ca::CertificateAuthority;
 use crate::error::{FleetError, TokenError};
 use crate::node::valid_name;
+use crate::open_sessions::OpenSessions;
+use crate::peer_check::admitted;
+use crate::tokens::JoinTokens;
 
 /// The maximum size of a request from an unauthenticated peer, in bytes.
 const MAX_REQUEST_BYTES: usize = 64 * 1024;
 
-struct EnrolmentService(Arc<Fleet>);
+/// Lets nodes join and renew their certificates.
+pub struct EnrolmentService {
+    /// Signs the certificates.
+    pub ca: Arc<CertificateAuthority>,
+    /// The tokens by which nodes join.
+    pub tokens: Arc<JoinTokens>,
+    /// Which nodes have joined.
+    pub admissions: Arc<Admissions>,
+    /// The nodes that are connected.
+    pub sessions: Arc<OpenSessions>,
+}
 
 /// The service, as part of the fleet's routes.
-pub fn service(fleet: &Arc<Fleet>) -> EnrollmentServer<impl Enrollment> {
-    EnrollmentServer::new(EnrolmentService(fleet.clone()))
-        .max_decoding_message_size(MAX_REQUEST_BYTES)
+pub fn service(enrolment: EnrolmentService) -> EnrollmentServer<impl Enrollment> {
+    EnrollmentServer::new(enrolment).max_decoding_message_size(MAX_REQUEST_BYTES)
 }
 
 #[tonic::async_trait]
 impl Enrollment for EnrolmentService {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<Certificate>, Status> {
-        let fleet = &self.0;
         let request = request.into_inner();
         let name = &request.node_name;
         if !valid_name(name) {
             return Err(refused(FleetError::NodeName { name: name.clone() }));
         }
         // A token must not suffice to take over a connected node.
-        if fleet.session(name).is_some() {
+        if self.sessions.get(name).is_some() {
             return Err(Status::already_exists(format!(
                 "node {name:?} is connected; stop its agent first, or give this machine another \
                  name with --node-name"
@@ -45,13 +56,13 @@ impl Enrollment for EnrolmentService {
         let admission = Admissions::draw().map_err(refused)?;
         let certificate = self.sign(name, &request.csr_pem, &admission)?;
         // Nor a disconnected node: an attacker would receive its pods' Secrets.
-        let known = fleet.admissions.has(name).await.map_err(refused)?;
-        let token = fleet
+        let known = self.admissions.has(name).await.map_err(refused)?;
+        let token = self
             .tokens
             .take(&request.token, name, known, Timestamp::now())
             .await
             .map_err(refused)?;
-        (fleet.admissions.admit(name, &admission).await).map_err(refused)?;
+        (self.admissions.admit(name, &admission).await).map_err(refused)?;
         tracing::info!(node = name, token, "a node joins");
         Ok(certificate)
     }
@@ -66,7 +77,7 @@ impl Enrollment for EnrolmentService {
                     "only a node with a valid certificate can renew it; join again with a token",
                 )
             })?;
-        self.0.admitted(peer.as_ref())?;
+        admitted(&self.admissions, peer.as_ref(), Timestamp::now())?;
         tracing::info!(node = name, "a node renews its certificate");
         self.sign(name, &request.get_ref().csr_pem, admission)
     }
@@ -80,13 +91,12 @@ impl EnrolmentService {
         admission: &str,
     ) -> Result<Response<Certificate>, Status> {
         let signed = self
-            .0
             .ca
             .sign_node(csr_pem, name, admission)
             .map_err(refused)?;
         Ok(Response::new(Certificate {
             certificate_pem: signed.certificate_pem,
-            ca_pem: self.0.ca.certificate_pem().to_owned(),
+            ca_pem: self.ca.certificate_pem().to_owned(),
             not_after: signed.not_after.as_second(),
         }))
     }

@@ -6,16 +6,15 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rpc::PeerIdentity;
 use rpc::agent::v1::exec_frame::Body;
 use rpc::agent::v1::{ExecFrame, ExecOpened, OpenExec};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Response, Status, Streaming};
 
-use crate::Fleet;
 use crate::error::ExecError;
 use crate::node_places::{NodePlace, NodePlaces};
+use crate::open_sessions::OpenSessions;
 
 /// How long a node may take to start a command and open the call.
 const OPEN: Duration = Duration::from_secs(15);
@@ -27,8 +26,7 @@ const PER_NODE_MAX: usize = 256;
 const WAITING: usize = 8;
 
 /// The stream of messages to the agent.
-pub(crate) type ToAgent =
-    Pin<Box<dyn futures::Stream<Item = Result<ExecFrame, Status>> + Send + 'static>>;
+pub type ToAgent = Pin<Box<dyn futures::Stream<Item = Result<ExecFrame, Status>> + Send + 'static>>;
 
 /// The two directions of a running command.
 pub struct ExecConnection {
@@ -51,7 +49,7 @@ struct Opened {
 }
 
 /// The commands whose call is awaited, and how many run on each node.
-pub(crate) struct Execs {
+pub struct Execs {
     awaited: Mutex<BTreeMap<u64, Awaited>>,
     places: NodePlaces,
 }
@@ -73,27 +71,26 @@ impl Execs {
             most: PER_NODE_MAX,
         })
     }
-}
 
-impl Fleet {
     /// Starts a command in a container on a node.
     ///
     /// # Errors
     /// If the node is not connected, does not answer in time, has too many commands, or cannot start this one.
-    pub async fn open_exec(
+    pub async fn open(
         &self,
+        sessions: &OpenSessions,
         node: &str,
         mut open: OpenExec,
     ) -> Result<ExecConnection, ExecError> {
-        let place = self.execs.place(node)?;
+        let place = self.place(node)?;
         let away = || ExecError::NodeAway {
             node: node.to_owned(),
         };
-        let session = self.session(node).ok_or_else(away)?;
-        let id = self.next_id();
+        let session = sessions.get(node).ok_or_else(away)?;
+        let id = sessions.next_id();
         open.stream_id = id;
         let (requester, opened) = oneshot::channel();
-        self.execs.awaited.lock().insert(
+        self.awaited.lock().insert(
             id,
             Awaited {
                 node: node.to_owned(),
@@ -101,10 +98,7 @@ impl Fleet {
             },
         );
         // Removed however this ends, the caller's disconnection included.
-        let _awaited = AwaitedEntry {
-            execs: &self.execs,
-            id,
-        };
+        let _awaited = AwaitedEntry { execs: self, id };
         if !session.send(open).await {
             return Err(away());
         }
@@ -128,14 +122,12 @@ impl Fleet {
         })
     }
 
-    /// The agent's call; the first message names the command.
-    pub(crate) async fn exec_opened(
+    /// The call of a node's agent; the first message names the command.
+    pub async fn opened(
         &self,
-        request: Request<Streaming<ExecFrame>>,
+        node: &str,
+        mut from_agent: Streaming<ExecFrame>,
     ) -> Result<Response<ToAgent>, Status> {
-        let peer = request.extensions().get::<PeerIdentity>().cloned();
-        let node = self.admitted(peer.as_ref())?.to_owned();
-        let mut from_agent = request.into_inner();
         let first = tokio::time::timeout(FIRST, from_agent.message());
         let first = first
             .await
@@ -149,7 +141,7 @@ impl Fleet {
             ));
         };
         let found = {
-            let mut awaited = self.execs.awaited.lock();
+            let mut awaited = self.awaited.lock();
             let of_node = awaited.get(&stream_id).is_some_and(|one| one.node == node);
             of_node.then(|| awaited.remove(&stream_id)).flatten()
         };

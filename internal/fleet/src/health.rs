@@ -16,7 +16,6 @@ use resources::times::seconds;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::Fleet;
 use crate::error::{FleetError, api};
 use crate::node::NodeObjects;
 
@@ -24,7 +23,7 @@ use crate::node::NodeObjects;
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The maximum length of an agent's text that is stored, in characters.
-const SAID_CHARS: usize = 512;
+const TEXT_CHARS_MAX: usize = 512;
 
 /// The health that an agent reports for its node, validated.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +45,7 @@ pub struct ReportedHealth {
 impl ReportedHealth {
     /// Validates a message that has just arrived.
     pub fn of(message: &rpc::agent::v1::Health) -> Result<Self, serde_json::Error> {
-        let cut = |text: &str| text.chars().take(SAID_CHARS).collect();
+        let cut = |text: &str| text.chars().take(TEXT_CHARS_MAX).collect();
         Ok(ReportedHealth {
             at: Timestamp::now(),
             loads: serde_json::from_str(&message.load_json)?,
@@ -65,10 +64,10 @@ impl ReportedHealth {
 /// Stores an agent's report for the writer.
 pub fn hear(
     node: &str,
-    said: &rpc::agent::v1::Health,
+    message: &rpc::agent::v1::Health,
     latest: &watch::Sender<Option<ReportedHealth>>,
 ) {
-    match ReportedHealth::of(said) {
+    match ReportedHealth::of(message) {
         Ok(health) => {
             latest.send_replace(Some(health));
         }
@@ -77,20 +76,24 @@ pub fn hear(
 }
 
 /// Writes an agent's reports while its session lasts.
-pub async fn write(fleet: &Fleet, node: &str, mut said: watch::Receiver<Option<ReportedHealth>>) {
+pub async fn write(
+    nodes: &NodeObjects,
+    node: &str,
+    mut reports: watch::Receiver<Option<ReportedHealth>>,
+) {
     loop {
-        let health = said.borrow_and_update().clone();
+        let health = reports.borrow_and_update().clone();
         if let Some(health) = health
-            && let Err(error) = fleet.nodes.write_health(node, &health).await
+            && let Err(error) = nodes.write_health(node, &health).await
         {
             tracing::warn!(node, %error, "the server could not write a node's health; it tries again");
             tokio::time::sleep(AGAIN).await;
             // Retried with the latest report while the session lasts.
-            if said.has_changed().is_ok() {
+            if reports.has_changed().is_ok() {
                 continue;
             }
         }
-        if said.changed().await.is_err() {
+        if reports.changed().await.is_err() {
             return;
         }
     }
@@ -119,12 +122,13 @@ impl NodeObjects {
             .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
             .await
             .map_err(api(format!("updating node {name:?}")))?;
-        for (subject, said) in [
+        for (subject, trouble) in [
             (&SUSPICION, &health.suspect),
             (&FABRIC, &health.fabric),
             (&DISK, &health.disk),
         ] {
-            self.write_trouble(name, subject, said, health.at).await?;
+            self.write_trouble(name, subject, trouble, health.at)
+                .await?;
         }
         for news in alerts::news(&before, &health.alerts) {
             self.write_event(name, news.warns, &news.reason, &news.message)
@@ -138,13 +142,13 @@ impl NodeObjects {
         &self,
         name: &str,
         subject: &NodeCondition,
-        said: &str,
+        trouble: &str,
         at: Timestamp,
     ) -> Result<(), FleetError> {
-        let conditions = |node: &Node| condition(node, subject, said, at);
+        let conditions = |node: &Node| condition(node, subject, trouble, at);
         if (self.write_conditions(name, json!({}), conditions)).await? {
-            let (_, reason, message) = subject.says(said);
-            self.write_event(name, !said.is_empty(), reason, message)
+            let (_, reason, message) = subject.says(trouble);
+            self.write_event(name, !trouble.is_empty(), reason, message)
                 .await;
         }
         Ok(())
@@ -170,9 +174,9 @@ fn condition(node: &Node, subject: &NodeCondition, now: &str, at: Timestamp) -> 
     let own = current
         .iter()
         .find(|condition| condition.type_ == subject.condition);
-    let said = own.filter(|condition| condition.status == "True");
-    let said = said.map_or("", |condition| condition.message.as_deref().unwrap_or(""));
-    if said == now {
+    let stored = own.filter(|condition| condition.status == "True");
+    let stored = stored.map_or("", |condition| condition.message.as_deref().unwrap_or(""));
+    if stored == now {
         return None;
     }
     let (status, reason, _) = subject.says(now);
@@ -218,16 +222,16 @@ mod tests {
             };
             if let Ok(health) = ReportedHealth::of(&message) {
                 let _ = alerts::news(&[], &health.alerts);
-                assert!(health.suspect.chars().count() <= SAID_CHARS);
+                assert!(health.suspect.chars().count() <= TEXT_CHARS_MAX);
             }
         }
     }
 
     #[test]
     fn a_suspicion_becomes_a_condition_once_and_ends_when_nothing_is_found() {
-        let suspicion = |node: &Node, said: &str, second: i64| {
+        let suspicion = |node: &Node, trouble: &str, second: i64| {
             let at = Timestamp::from_second(second).unwrap();
-            condition(node, &SUSPICION, said, at)
+            condition(node, &SUSPICION, trouble, at)
         };
         let node = |conditions: Vec<Value>| -> Node {
             let status = json!({"conditions": conditions});

@@ -4,63 +4,13 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
-use resources::names::GROUP_NAME;
 use rpc::agent::v1::HostsEntry;
 
 use crate::index::Index;
+use crate::pod_fields::{ended, gang_of};
 
 /// The domain of a cluster's names.
 const DOMAIN: &str = "cluster.local";
-
-/// The fields of a pod that hosts files show; a change of them changes names.
-#[derive(Debug, PartialEq, Eq)]
-pub struct HostsPod<'a> {
-    node: Option<&'a str>,
-    ip: Option<&'a str>,
-    hostname: Option<&'a str>,
-    subdomain: Option<&'a str>,
-    gang: Option<&'a str>,
-    labels: Option<&'a BTreeMap<String, String>>,
-    ended: bool,
-}
-
-impl<'a> HostsPod<'a> {
-    /// Reads them from a pod.
-    pub fn of(pod: &'a Pod) -> Self {
-        let spec = pod.spec.as_ref();
-        HostsPod {
-            node: crate::index::node_of(pod),
-            ip: pod
-                .status
-                .as_ref()
-                .and_then(|status| status.pod_ip.as_deref()),
-            hostname: spec.and_then(|spec| spec.hostname.as_deref()),
-            subdomain: spec.and_then(|spec| spec.subdomain.as_deref()),
-            gang: gang_of(pod),
-            labels: pod.metadata.labels.as_ref(),
-            ended: ended(pod),
-        }
-    }
-}
-
-/// The gang that a pod belongs to.
-pub fn gang_of(pod: &Pod) -> Option<&str> {
-    pod.metadata
-        .annotations
-        .as_ref()?
-        .get(GROUP_NAME)
-        .map(String::as_str)
-        .filter(|name| !name.is_empty())
-}
-
-/// True if no container of the pod will run again.
-pub fn ended(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
-}
 
 /// Where a pod finds the names of Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -181,6 +131,7 @@ fn selects(selector: &BTreeMap<String, String>, labels: Option<&BTreeMap<String,
 mod tests {
     use super::*;
     use k8s_openapi::api::core::v1::Node;
+    use resources::names::GROUP_NAME;
     use serde_json::{Value, json};
 
     fn pod(name: &str, node: &str, extra: Value) -> Pod {

@@ -11,7 +11,7 @@ use resources::pod_ranges::Ipv4Range;
 use resources::services::addresses::ServiceRange;
 use rpc::agent::v1::{PodNetwork, PodRoute};
 
-use crate::hosts::HostsPod;
+use crate::pod_fields::{HostsPod, node_of};
 use services::NodeServices;
 
 /// A namespaced name.
@@ -326,15 +326,6 @@ impl Index {
         let nodes = self.by_node.iter().filter(|(_, keys)| has_one(keys));
         touched.nodes.extend(nodes.map(|(node, _)| node.clone()));
     }
-}
-
-/// The node that a pod is bound to.
-pub fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec
-        .as_ref()?
-        .node_name
-        .as_deref()
-        .filter(|name| !name.is_empty())
 }
 
 /// Namespace and name of an object.

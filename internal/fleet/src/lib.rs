@@ -4,7 +4,9 @@
 //! nodes' state.
 
 mod admissions;
+mod agent_binary;
 pub mod ca;
+mod config;
 #[cfg(test)]
 #[path = "../../resources/testing/documents.rs"]
 mod documents;
@@ -14,12 +16,18 @@ mod exec;
 mod health;
 mod hosts;
 mod index;
+mod live_index;
+mod log_streams;
 mod logs;
 mod measurements;
 mod node;
 mod node_places;
 mod node_requests;
+mod open_sessions;
 mod panics;
+mod peer_check;
+mod pending_requests;
+mod pod_fields;
 mod pod_ranges;
 mod resolve;
 mod rollout;
@@ -33,11 +41,7 @@ mod testing;
 mod tokens;
 mod watch;
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -45,15 +49,14 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, DeleteParams};
 use parking_lot::Mutex;
-use resources::pod_ranges::{DEFAULT_CLUSTER_RANGE, Ipv4Range};
-use resources::release::Release;
-use resources::services::addresses::ServiceRange;
+use resources::upgrade::{AgentStatus, Rollout};
 use rpc::PeerIdentity;
+use rpc::agent::v1::OpenExec;
 use tokio::task::AbortHandle;
-use tonic::Status;
 
 pub use admissions::SECRET_TYPE as NODE_ADMISSION_SECRET_TYPE;
 pub use ca::{CertificateAuthority, peer_identity};
+pub use config::FleetConfig;
 pub use error::{ExecError, FleetError, LogReadError, NodeRequestError, RolloutError, TokenError};
 pub use exec::ExecConnection;
 pub use logs::{AgentLogQuery, LogBytes};
@@ -65,118 +68,93 @@ pub use tokens::{
     SECRET_TYPE as JOIN_TOKEN_SECRET_TYPE,
 };
 
-use admissions::{Admissions, Worth};
-use index::{Index, Touched};
-use session::Session;
+use admissions::Admissions;
+use enrolment::EnrolmentService;
+use exec::Execs;
+use live_index::LiveIndex;
+use logs::NodeLogs;
+use node_places::NodePlaces;
+use open_sessions::OpenSessions;
+use rollout::Rollouts;
+use session::SessionServer;
 
-/// The node grace unless the server is configured otherwise.
-const NODE_GRACE: Duration = Duration::from_secs(40);
-
-/// The parameters of the fleet.
-#[derive(Clone)]
-pub struct FleetConfig {
-    /// Signs the nodes' certificates.
-    pub ca: Arc<CertificateAuthority>,
-    /// The namespace of join tokens and of the nodes' admissions.
-    pub namespace: String,
-    /// The server's version, which decides which agents it accepts.
-    pub version: Release,
-    /// The file with the progress of an upgrade of the agents; none: a restart of the server forgets
-    /// it.
-    pub rollout_file: Option<PathBuf>,
-    /// How long a node may be silent before its pods are lost. An agent that tries another binary goes
-    /// back within half of it.
-    pub node_grace: Duration,
-    /// The range of all pods with addresses of their own; each node gets a part of it.
-    pub pod_range: Ipv4Range,
-    /// Receives what the agents measure; none: it is dropped.
-    pub measurements: Option<MeasurementSink>,
-    /// The range of Services' addresses; none if Services have none.
-    pub service_range: Option<ServiceRange>,
-}
-
-impl FleetConfig {
-    /// The defaults: tokens in the system namespace.
-    pub fn new(ca: Arc<CertificateAuthority>) -> Self {
-        FleetConfig {
-            ca,
-            namespace: resources::names::SYSTEM_NAMESPACE.to_owned(),
-            version: env!("CARGO_PKG_VERSION")
-                .parse()
-                .expect("the workspace's version is MAJOR.MINOR.PATCH"),
-            rollout_file: None,
-            node_grace: NODE_GRACE,
-            pod_range: DEFAULT_CLUSTER_RANGE,
-            measurements: None,
-            service_range: None,
-        }
-    }
-}
-
-/// The connected nodes and the services for them.
+/// The connected nodes and the services for them: puts the parts of this crate together, and offers the others what
+/// they do.
 pub struct Fleet {
     client: Client,
     ca: Arc<CertificateAuthority>,
-    version: Release,
-    tokens: JoinTokens,
+    tokens: Arc<JoinTokens>,
     admissions: Arc<Admissions>,
-    nodes: node::NodeObjects,
-    index: Mutex<Index>,
-    synced: tokio::sync::watch::Sender<bool>,
-    sessions: Mutex<BTreeMap<String, Arc<Session>>>,
-    /// How many sessions of each node are being opened.
-    opening: node_places::NodePlaces,
+    sessions: Arc<OpenSessions>,
     /// The commands in containers.
-    execs: exec::Execs,
-    next_id: AtomicU64,
-    tasks: Mutex<Vec<AbortHandle>>,
-    rollouts: rollout::Rollouts,
-    measurements: Option<MeasurementSink>,
+    execs: Arc<Execs>,
+    logs: NodeLogs,
+    rollouts: Arc<Rollouts>,
+    server: Arc<SessionServer>,
+    watches: Mutex<Vec<AbortHandle>>,
 }
 
 impl Fleet {
     /// Starts the watches that keep the sessions current. `client` acts as the fleet itself.
     pub fn start(client: Client, config: FleetConfig) -> Arc<Fleet> {
-        let fleet = Arc::new(Fleet {
-            tokens: JoinTokens::new(client.clone(), &config.namespace),
-            admissions: Arc::new(Admissions::new(client.clone(), &config.namespace)),
-            nodes: node::NodeObjects::new(
-                &client,
-                pod_ranges::PodRanges::new(config.pod_range, config.service_range),
-            ),
-            client,
-            ca: config.ca,
+        let admissions = Arc::new(Admissions::new(client.clone(), &config.namespace));
+        let sessions: Arc<OpenSessions> = Arc::default();
+        let index = Arc::new(LiveIndex::new(sessions.clone()));
+        let execs: Arc<Execs> = Arc::default();
+        let rollouts = Arc::new(Rollouts::new(
+            client.clone(),
+            sessions.clone(),
+            config.rollout_file,
+            config.node_grace,
+        ));
+        let ranges = pod_ranges::PodRanges::new(config.pod_range, config.service_range);
+        let server = Arc::new(SessionServer {
+            client: client.clone(),
             version: config.version,
-            index: Mutex::default(),
-            synced: tokio::sync::watch::Sender::new(false),
-            sessions: Mutex::default(),
-            opening: node_places::NodePlaces::new(session::OPENING_MAX),
-            execs: exec::Execs::default(),
-            next_id: AtomicU64::new(1),
-            tasks: Mutex::default(),
-            rollouts: rollout::Rollouts::new(config.rollout_file, config.node_grace),
+            admissions: admissions.clone(),
+            nodes: node::NodeObjects::new(&client, ranges),
+            index: index.clone(),
+            sessions: sessions.clone(),
+            opening: NodePlaces::new(session::OPENING_MAX),
+            execs: execs.clone(),
+            rollouts: rollouts.clone(),
             measurements: config.measurements,
         });
-        let mut tasks = watch::spawn(&fleet);
-        tasks.extend(watch::spawn_admissions(&fleet));
-        fleet.tasks.lock().extend(tasks);
-        fleet
+        let mut watches = watch::spawn(&client, &index);
+        watches.extend(watch::spawn_admissions(&admissions, &sessions));
+        Arc::new(Fleet {
+            tokens: Arc::new(JoinTokens::new(client.clone(), &config.namespace)),
+            logs: NodeLogs::new(client.clone(), index, sessions.clone()),
+            client,
+            ca: config.ca,
+            admissions,
+            sessions,
+            execs,
+            rollouts,
+            server,
+            watches: Mutex::new(watches),
+        })
     }
 
     /// The gRPC services, to be served on the server's port with the other routes; a request's
     /// [`rpc::PeerIdentity`] extension contains the identity in the connection's certificate.
-    pub fn routes(self: &Arc<Self>) -> tonic::service::Routes {
-        session::routes(self).add_service(enrolment::service(self))
+    pub fn routes(&self) -> tonic::service::Routes {
+        let enrolment = enrolment::service(EnrolmentService {
+            ca: self.ca.clone(),
+            tokens: self.tokens.clone(),
+            admissions: self.admissions.clone(),
+            sessions: self.sessions.clone(),
+        });
+        session::routes(self.server.clone()).add_service(enrolment)
     }
 
     /// Ends every session and watch; agents reconnect once a server runs again.
     pub fn shutdown(&self) {
-        for task in self.tasks.lock().drain(..) {
-            task.abort();
+        for watch in self.watches.lock().drain(..) {
+            watch.abort();
         }
-        for (_, session) in std::mem::take(&mut *self.sessions.lock()) {
-            session.end();
-        }
+        self.rollouts.shutdown();
+        self.sessions.end_all();
     }
 
     /// Creates a join token and returns its text, which cannot be read later.
@@ -212,7 +190,7 @@ impl Fleet {
             });
         }
         let admitted = self.admissions.remove(name).await?;
-        if let Some(session) = self.sessions.lock().remove(name) {
+        if let Some(session) = self.sessions.remove(name) {
             session.end();
         }
         let nodes: Api<Node> = Api::all(self.client.clone());
@@ -243,11 +221,7 @@ impl Fleet {
     /// True if a client certificate is valid. A node's certificate is valid while the node was
     /// neither removed nor joined again since. The fleet does not judge other certificates.
     pub fn counts(&self, peer: &PeerIdentity) -> bool {
-        let now = Timestamp::now().as_second();
-        match peer.node_name() {
-            Some(node) => self.admissions.worth(node, peer, now) == Worth::Good,
-            None => peer.not_after >= now,
-        }
+        peer_check::is_valid(&self.admissions, peer, Timestamp::now())
     }
 
     /// Changes whenever a certificate may have been revoked: the owner of a node's connection then
@@ -256,40 +230,9 @@ impl Fleet {
         self.admissions.changes()
     }
 
-    /// Returns the node's name; refuses a peer without a valid node certificate.
-    fn admitted<'a>(&self, peer: Option<&'a PeerIdentity>) -> Result<&'a str, Status> {
-        let Some(peer) = peer else {
-            return Err(Status::unauthenticated(
-                "a node's client certificate is needed; join with a token first",
-            ));
-        };
-        let Some(node) = peer.node_name() else {
-            return Err(Status::permission_denied(format!(
-                "the certificate is for {:?}, not for a node",
-                peer.common_name
-            )));
-        };
-        let now = Timestamp::now().as_second();
-        match self.admissions.worth(node, peer, now) {
-            Worth::Good => Ok(node),
-            Worth::Unknown => Err(Status::unavailable(
-                "the server has not read which nodes have joined yet; try again",
-            )),
-            Worth::Expired => Err(Status::unauthenticated(format!(
-                "the certificate of node {node:?} has expired; join again with a token (`muster \
-                 token join --node {node}` on the server)"
-            ))),
-            Worth::Revoked => Err(Status::unauthenticated(format!(
-                "the certificate of node {node:?} was revoked: the node was removed, or joined \
-                 again since; join again with a token (`muster token join --node {node}` on the \
-                 server)"
-            ))),
-        }
-    }
-
     /// The nodes that have a session.
     pub fn connected_nodes(&self) -> Vec<String> {
-        self.sessions.lock().keys().cloned().collect()
+        self.sessions.nodes()
     }
 
     /// The fingerprint that agents pin at their first contact.
@@ -302,47 +245,64 @@ impl Fleet {
         &self.ca
     }
 
-    fn next_id(&self) -> u64 {
-        self.next_id.fetch_add(1, Ordering::Relaxed)
+    /// Opens a container's log. If the pod object is gone, every connected node is asked: logs
+    /// outlast the pods.
+    ///
+    /// # Errors
+    /// If no node has the log, or its node is not connected or cannot read it.
+    pub async fn open_log(&self, query: AgentLogQuery) -> Result<LogBytes, LogReadError> {
+        self.logs.open(query).await
     }
 
-    /// Ends the sessions whose certificate was revoked.
-    fn end_revoked(&self) {
-        let sessions: Vec<_> = self.sessions.lock().values().cloned().collect();
-        for session in sessions
-            .iter()
-            .filter(|session| !self.counts(&session.peer))
-        {
-            tracing::info!(
-                node = session.node,
-                "the node's certificate is no longer valid"
-            );
-            session.end();
-        }
+    /// Starts a command in a container on a node.
+    ///
+    /// # Errors
+    /// If the node is not connected, does not answer in time, has too many commands, or cannot start this one.
+    pub async fn open_exec(&self, node: &str, open: OpenExec) -> Result<ExecConnection, ExecError> {
+        self.execs.open(&self.sessions, node, open).await
     }
 
-    fn session(&self, node: &str) -> Option<Arc<Session>> {
-        self.sessions.lock().get(node).cloned()
+    /// Asks a node for its part in a check of RDMA, in JSON, and waits for its answer, in JSON.
+    ///
+    /// # Errors
+    /// If the node is not connected, does not answer in time, or reports an error.
+    pub async fn ask_rdma(&self, node: &str, json: String) -> Result<String, NodeRequestError> {
+        node_requests::ask_rdma(&self.sessions, node, json).await
     }
 
-    /// Changes the index and wakes the affected sessions.
-    fn change(&self, change: impl FnOnce(&mut Index) -> Touched) {
-        let (touched, synced) = {
-            let mut index = self.index.lock();
-            (change(&mut index), index.is_synced())
-        };
-        if synced {
-            self.synced
-                .send_if_modified(|was| !std::mem::replace(was, true));
-        }
-        if touched.nodes.is_empty() {
-            return;
-        }
-        let sessions = self.sessions.lock();
-        for node in &touched.nodes {
-            if let Some(session) = sessions.get(node) {
-                session.wake();
-            }
-        }
+    /// The last upgrade of the agents; none if there was none.
+    pub fn rollout(&self) -> Option<Rollout> {
+        self.rollouts.last()
+    }
+
+    /// Offers a binary to the connected agents, one after another. Agents that have it are left
+    /// alone, so a rollout that stopped goes on with the same call.
+    ///
+    /// # Errors
+    /// If another binary is being rolled out, if the binary can't be offered, if no agent is
+    /// connected, or if the progress can't be recorded.
+    pub async fn roll_out(&self, options: RolloutOptions) -> Result<Rollout, RolloutError> {
+        self.rollouts.begin(options).await
+    }
+
+    /// Stops the rollout before the next agent; true if one was running.
+    ///
+    /// # Errors
+    /// If the progress can't be recorded.
+    pub fn stop_rollout(&self) -> Result<bool, RolloutError> {
+        self.rollouts.stop()
+    }
+
+    /// Goes on with a rollout that an earlier server began, if its binary is still there.
+    pub async fn resume_rollout(&self) {
+        self.rollouts.resume().await;
+    }
+
+    /// The agents of all nodes with their versions.
+    ///
+    /// # Errors
+    /// If the nodes can't be read.
+    pub async fn agents(&self) -> Result<Vec<AgentStatus>, FleetError> {
+        self.rollouts.agents().await
     }
 }

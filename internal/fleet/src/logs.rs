@@ -1,7 +1,6 @@
 //! Reads a container's log through its node's session. The agent may send only as much as the
 //! reader has consumed (credit), so that a slow reader delays only its own log.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,22 +10,19 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
-use parking_lot::Mutex;
+use kube::{Api, Client};
 use rpc::LOG_WINDOW_CHUNKS;
-use rpc::agent::v1::{CloseLog, LogCredit, LogEnd, OpenLog};
+use rpc::agent::v1::{CloseLog, LogCredit, OpenLog};
 use tokio::sync::mpsc;
 
-use crate::Fleet;
 use crate::error::LogReadError;
-use crate::index::node_of;
-use crate::session::Session;
+use crate::live_index::LiveIndex;
+use crate::log_streams::{LogPiece, MAX_STREAMS};
+use crate::open_sessions::{OpenSessions, Session};
+use crate::pod_fields::node_of;
 
 /// How long a node may take to open a log.
 const OPEN: Duration = Duration::from_secs(15);
-
-/// The maximum number of logs read from one node at a time.
-const MAX_STREAMS: usize = 256;
 
 /// The log, and the part of it to read.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -58,60 +54,6 @@ pub struct AgentLogQuery {
 /// A log's bytes as they arrive.
 pub type LogBytes = Pin<Box<dyn Stream<Item = Result<Bytes, io::Error>> + Send>>;
 
-enum LogPiece {
-    Opened,
-    Data(Bytes),
-    End(LogEnd),
-}
-
-/// The logs being read from one node.
-#[derive(Default)]
-pub struct LogSinks {
-    sinks: Mutex<BTreeMap<u64, mpsc::Sender<LogPiece>>>,
-}
-
-impl LogSinks {
-    fn add(&self, id: u64) -> Option<mpsc::Receiver<LogPiece>> {
-        let mut sinks = self.sinks.lock();
-        if sinks.len() >= MAX_STREAMS {
-            return None;
-        }
-        // Room for the whole window, Opened and End: a correct agent never fills it.
-        let (sender, receiver) = mpsc::channel(LOG_WINDOW_CHUNKS as usize + 2);
-        sinks.insert(id, sender);
-        Some(receiver)
-    }
-
-    fn give(&self, id: u64, piece: LogPiece) {
-        let mut sinks = self.sinks.lock();
-        let over = matches!(piece, LogPiece::End(_));
-        let given = sinks.get(&id).map(|sink| sink.try_send(piece).is_ok());
-        if over || given == Some(false) {
-            sinks.remove(&id);
-        }
-    }
-
-    /// The agent has opened the log.
-    pub fn opened(&self, id: u64) {
-        self.give(id, LogPiece::Opened);
-    }
-
-    /// A piece of a log.
-    pub fn chunk(&self, id: u64, data: Bytes) {
-        self.give(id, LogPiece::Data(data));
-    }
-
-    /// A log's end.
-    pub fn ended(&self, end: LogEnd) {
-        self.give(end.stream_id, LogPiece::End(end));
-    }
-
-    /// The session has ended; all readers get an error.
-    pub fn clear(&self) {
-        self.sinks.lock().clear();
-    }
-}
-
 /// One open log; the agent is notified when the reader is dropped.
 struct AgentLogReader {
     session: Arc<Session>,
@@ -123,7 +65,7 @@ struct AgentLogReader {
 
 impl Drop for AgentLogReader {
     fn drop(&mut self) {
-        self.session.logs.sinks.lock().remove(&self.id);
+        self.session.logs.remove(self.id);
         if self.over {
             return;
         }
@@ -137,10 +79,26 @@ impl Drop for AgentLogReader {
     }
 }
 
-impl Fleet {
+/// The logs of the pods of all nodes.
+pub struct NodeLogs {
+    client: Client,
+    index: Arc<LiveIndex>,
+    sessions: Arc<OpenSessions>,
+}
+
+impl NodeLogs {
+    /// Finds pods in the index or by the client, and reads their logs through these sessions.
+    pub fn new(client: Client, index: Arc<LiveIndex>, sessions: Arc<OpenSessions>) -> NodeLogs {
+        NodeLogs {
+            client,
+            index,
+            sessions,
+        }
+    }
+
     /// Opens a container's log. If the pod object is gone, every connected node is asked: logs
     /// outlast the pods.
-    pub async fn open_log(&self, query: AgentLogQuery) -> Result<LogBytes, LogReadError> {
+    pub async fn open(&self, query: AgentLogQuery) -> Result<LogBytes, LogReadError> {
         let pod = self
             .index
             .lock()
@@ -151,7 +109,7 @@ impl Fleet {
             None => self.unlisted_pod(&query).await,
         };
         let Some(pod) = pod else {
-            return self.open_log_of_the_gone(query).await;
+            return self.open_of_deleted_pod(query).await;
         };
         let container = default_container(&pod, &query.container);
         let node = query.node.as_deref().or_else(|| node_of(&pod));
@@ -161,10 +119,13 @@ impl Fleet {
                 query.pod
             )));
         };
-        let session = self.session(node).ok_or_else(|| LogReadError::NodeAway {
-            node: node.to_owned(),
-            pod: query.pod.clone(),
-        })?;
+        let session = self
+            .sessions
+            .get(node)
+            .ok_or_else(|| LogReadError::NodeAway {
+                node: node.to_owned(),
+                pod: query.pod.clone(),
+            })?;
         let open = open_message(&query, container.clone(), pod.metadata.uid.clone());
         match self.open_on(session, open).await {
             Err(LogReadError::NotFound(text)) => match waiting_reason(&pod, &container) {
@@ -190,10 +151,10 @@ impl Fleet {
             .map(Arc::new)
     }
 
-    async fn open_log_of_the_gone(&self, query: AgentLogQuery) -> Result<LogBytes, LogReadError> {
+    async fn open_of_deleted_pod(&self, query: AgentLogQuery) -> Result<LogBytes, LogReadError> {
         let sessions: Vec<Arc<Session>> = match &query.node {
-            Some(node) => self.session(node).into_iter().collect(),
-            None => self.sessions.lock().values().cloned().collect(),
+            Some(node) => self.sessions.get(node).into_iter().collect(),
+            None => self.sessions.all().into_values().collect(),
         };
         let mut answers: futures::stream::FuturesUnordered<_> = sessions
             .into_iter()
@@ -220,7 +181,7 @@ impl Fleet {
         session: Arc<Session>,
         mut open: OpenLog,
     ) -> Result<LogBytes, LogReadError> {
-        let id = self.next_id();
+        let id = self.sessions.next_id();
         open.stream_id = id;
         let (pod, container) = (open.pod.clone(), open.container.clone());
         let away = || LogReadError::NodeAway {
@@ -301,7 +262,7 @@ fn stream(
             }
             None => {
                 reader.over = true;
-                let text = format!("the connection to node {:?} broke off", reader.session.node);
+                let text = format!("the connection to node {:?} was lost", reader.session.node);
                 Some((
                     Err(io::Error::new(io::ErrorKind::ConnectionAborted, text)),
                     reader,
@@ -332,9 +293,9 @@ fn open_message(query: &AgentLogQuery, container: String, uid: Option<String>) -
 }
 
 /// The container requested, or kubectl's default.
-fn default_container(pod: &Pod, asked: &str) -> String {
-    if !asked.is_empty() {
-        return asked.to_owned();
+fn default_container(pod: &Pod, requested: &str) -> String {
+    if !requested.is_empty() {
+        return requested.to_owned();
     }
     let annotated = pod
         .metadata
@@ -373,35 +334,11 @@ fn waiting_reason(pod: &Pod, container: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::collections::BTreeMap;
+
     use serde_json::json;
 
-    #[test]
-    fn a_log_goes_to_its_reader_and_only_while_there_is_one() {
-        let sinks = LogSinks::default();
-        let mut pieces = sinks.add(1).unwrap();
-        sinks.opened(1);
-        sinks.chunk(1, Bytes::from_static(b"a"));
-        sinks.chunk(2, Bytes::from_static(b"nobody's"));
-        assert!(matches!(pieces.try_recv(), Ok(LogPiece::Opened)));
-        assert!(matches!(pieces.try_recv(), Ok(LogPiece::Data(data)) if data == "a"));
-        sinks.ended(LogEnd {
-            stream_id: 1,
-            ..LogEnd::default()
-        });
-        assert!(matches!(pieces.try_recv(), Ok(LogPiece::End(_))));
-        assert!(sinks.sinks.lock().is_empty());
-    }
-
-    #[test]
-    fn an_agent_that_sends_more_than_it_may_loses_the_stream() {
-        let sinks = LogSinks::default();
-        let _pieces = sinks.add(1).unwrap();
-        for _ in 0..LOG_WINDOW_CHUNKS + 3 {
-            sinks.chunk(1, Bytes::from_static(b"a"));
-        }
-        assert!(sinks.sinks.lock().is_empty());
-    }
+    use super::*;
 
     #[test]
     fn the_container_is_the_one_asked_for_or_the_default_or_the_first() {
@@ -450,10 +387,9 @@ mod tests {
             let answer = http::Response::builder().status(code);
             answer.body(kube::client::Body::from(body.to_string().into_bytes()))
         });
-        let dir = tempfile::tempdir().unwrap();
-        let ca = crate::CertificateAuthority::load_or_create(dir.path()).unwrap();
-        let client = kube::Client::new(api, "default");
-        let fleet = Fleet::start(client, crate::FleetConfig::new(Arc::new(ca)));
+        let sessions: Arc<OpenSessions> = Arc::default();
+        let index = Arc::new(LiveIndex::new(sessions.clone()));
+        let logs = NodeLogs::new(Client::new(api, "default"), index, sessions);
         let refused = async |pod: &str, uid: Option<&str>| {
             let query = AgentLogQuery {
                 namespace: "ns".to_owned(),
@@ -461,13 +397,12 @@ mod tests {
                 uid: uid.map(str::to_owned),
                 ..AgentLogQuery::default()
             };
-            fleet.open_log(query).await.err().unwrap().to_string()
+            logs.open(query).await.err().unwrap().to_string()
         };
         let waits = "has no node yet";
         assert!(refused("waiting", None).await.contains(waits));
         assert!(refused("waiting", Some("u")).await.contains(waits));
         assert!(refused("waiting", Some("old")).await.contains("not found"));
         assert!(refused("gone", None).await.contains("not found"));
-        fleet.shutdown();
     }
 }

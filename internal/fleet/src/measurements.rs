@@ -8,7 +8,7 @@ use rpc::agent::v1::{GpuMeasurement, Measurements, PodMeasurement};
 use tokio::sync::mpsc;
 
 use crate::index::Index;
-use crate::index::node_of;
+use crate::pod_fields::node_of;
 
 /// The most GPUs and the most pods of one message, and what a pod may have at most; the rest is dropped.
 const GPUS_MAX: usize = 256;
@@ -31,12 +31,12 @@ pub struct NodeMeasurements {
 pub type MeasurementSink = mpsc::Sender<NodeMeasurements>;
 
 /// Hands a message on. It is dropped if the receiver is behind: a session waits for no history.
-pub fn hand_on(sink: Option<&MeasurementSink>, index: &Index, node: &str, said: Measurements) {
+pub fn hand_on(sink: Option<&MeasurementSink>, index: &Index, node: &str, measured: Measurements) {
     let Some(sink) = sink else { return };
-    let measured = NodeMeasurements {
+    let of_node = NodeMeasurements {
         node: node.to_owned(),
         at: Timestamp::now(),
-        values: validated(said, |pod| {
+        values: validated(measured, |pod| {
             let found = index.pod(&pod.namespace, &pod.name);
             found.is_some_and(|found| {
                 found.metadata.uid.as_deref() == Some(pod.uid.as_str())
@@ -44,7 +44,7 @@ pub fn hand_on(sink: Option<&MeasurementSink>, index: &Index, node: &str, said: 
             })
         }),
     };
-    if sink.try_send(measured).is_err() {
+    if sink.try_send(of_node).is_err() {
         tracing::debug!(
             node,
             "the server drops measurements: their receiver is behind"
@@ -53,18 +53,18 @@ pub fn hand_on(sink: Option<&MeasurementSink>, index: &Index, node: &str, said: 
 }
 
 /// The message without what no node may say.
-fn validated(mut said: Measurements, own: impl Fn(&PodMeasurement) -> bool) -> Measurements {
-    said.gpus.truncate(GPUS_MAX);
-    said.pods.truncate(PODS_MAX);
-    said.pods.retain(own);
+fn validated(mut measured: Measurements, own: impl Fn(&PodMeasurement) -> bool) -> Measurements {
+    measured.gpus.truncate(GPUS_MAX);
+    measured.pods.truncate(PODS_MAX);
+    measured.pods.retain(own);
     let usual = |value: Option<f64>| value.filter(|value| value.is_finite() && *value >= 0.0);
     let gpu = |gpu: &mut GpuMeasurement| {
         gpu.utilisation = usual(gpu.utilisation).filter(|percent| *percent <= 100.0);
         gpu.watts = usual(gpu.watts);
         gpu.celsius = usual(gpu.celsius);
     };
-    said.gpus.iter_mut().for_each(gpu);
-    for pod in &mut said.pods {
+    measured.gpus.iter_mut().for_each(gpu);
+    for pod in &mut measured.pods {
         pod.gpus.truncate(GPUS_MAX);
         pod.containers.truncate(CONTAINERS_MAX);
         let ids: BTreeSet<&String> = pod.gpus.iter().collect();
@@ -73,7 +73,7 @@ fn validated(mut said: Measurements, own: impl Fn(&PodMeasurement) -> bool) -> M
             container.gpus.retain(|id, _| ids.contains(id));
         }
     }
-    said
+    measured
 }
 
 #[cfg(test)]
@@ -101,12 +101,12 @@ mod tests {
             containers: vec![container.clone(); CONTAINERS_MAX + 1],
             ..PodMeasurement::default()
         };
-        let said = Measurements {
+        let measured = Measurements {
             gpus: vec![gpu(50.0), gpu(f64::NAN), gpu(101.0)],
             pods: vec![pod("own"), pod("foreign")],
             ..Measurements::default()
         };
-        let found = validated(said, |pod| pod.name == "own");
+        let found = validated(measured, |pod| pod.name == "own");
         let shown: Vec<_> = found.gpus.iter().map(|gpu| gpu.utilisation).collect();
         assert_eq!(shown, [Some(50.0), None, None]);
         assert_eq!(

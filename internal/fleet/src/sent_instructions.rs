@@ -48,7 +48,7 @@ struct SentInstruction {
 /// The instructions sent in one session.
 #[derive(Debug, Default)]
 pub struct SentInstructions {
-    told: BTreeMap<String, SentInstruction>,
+    by_uid: BTreeMap<String, SentInstruction>,
 }
 
 impl SentInstructions {
@@ -56,7 +56,7 @@ impl SentInstructions {
     /// any other instruction; pods that it should have are assigned again by [`SentInstructions::review`],
     /// which is harmless.
     pub fn open(held: &[HeldPod], pods: &[Arc<Pod>]) -> (SentInstructions, Vec<Stop>) {
-        let mut book = SentInstructions::default();
+        let mut instructions = SentInstructions::default();
         let mut stops = Vec::new();
         let assigned: BTreeMap<&str, &Arc<Pod>> = pods
             .iter()
@@ -70,8 +70,8 @@ impl SentInstructions {
                 }),
                 Some(_) => None,
             };
-            let told = book
-                .told
+            let sent = instructions
+                .by_uid
                 .entry(held.uid.clone())
                 .or_insert_with(|| SentInstruction {
                     namespace: held.namespace.clone(),
@@ -80,7 +80,7 @@ impl SentInstructions {
                     ..SentInstruction::default()
                 });
             if let Some(reason) = verdict {
-                told.stopping = Some(GRACE_OF_THE_DELETED);
+                sent.stopping = Some(GRACE_OF_THE_DELETED);
                 stops.push(Stop {
                     namespace: held.namespace.clone(),
                     name: held.name.clone(),
@@ -91,44 +91,44 @@ impl SentInstructions {
                 });
             }
         }
-        (book, stops)
+        (instructions, stops)
     }
 
     /// Compares the pods now bound to the node with the instructions sent.
     pub fn review(&mut self, pods: &[Arc<Pod>]) -> Vec<Instruction> {
-        let mut tells = Vec::new();
+        let mut next = Vec::new();
         let mut present = BTreeSet::new();
         for pod in pods {
             let Some(uid) = pod.metadata.uid.as_deref() else {
                 continue;
             };
             present.insert(uid);
-            if let Some(tell) = self.review_one(uid, pod) {
-                tells.push(tell);
+            if let Some(instruction) = self.review_one(uid, pod) {
+                next.push(instruction);
             }
         }
-        for (uid, told) in &self.told {
-            if !present.contains(uid.as_str()) && !told.gone && told.stopping.is_none() {
-                tells.push(Instruction::Vanished {
-                    namespace: told.namespace.clone(),
-                    name: told.name.clone(),
+        for (uid, sent) in &self.by_uid {
+            if !present.contains(uid.as_str()) && !sent.gone && sent.stopping.is_none() {
+                next.push(Instruction::Vanished {
+                    namespace: sent.namespace.clone(),
+                    name: sent.name.clone(),
                     uid: uid.clone(),
                 });
             }
         }
         // Entries of pods that the agent has removed and the node no longer has are dropped.
-        self.told
-            .retain(|uid, told| present.contains(uid.as_str()) || !told.gone);
-        tells
+        self.by_uid
+            .retain(|uid, sent| present.contains(uid.as_str()) || !sent.gone);
+        next
     }
 
     /// The Stop for a vanished pod, after its absence was confirmed.
     pub fn confirm_vanished(&mut self, uid: &str) -> Option<Stop> {
-        let told = self.told.get_mut(uid)?;
-        told.stopping = Some(GRACE_OF_THE_DELETED);
+        let sent = self.by_uid.get_mut(uid)?;
+        sent.stopping = Some(GRACE_OF_THE_DELETED);
         Some(Stop {
-            namespace: told.namespace.clone(),
-            name: told.name.clone(),
+            namespace: sent.namespace.clone(),
+            name: sent.name.clone(),
             uid: uid.to_owned(),
             grace_seconds: GRACE_OF_THE_DELETED,
             fence: false,
@@ -138,35 +138,35 @@ impl SentInstructions {
 
     /// The agent reported a pod's phase.
     pub fn reported(&mut self, uid: &str, phase: &str) {
-        if let Some(told) = self.told.get_mut(uid) {
-            told.finished = matches!(phase, "Succeeded" | "Failed");
+        if let Some(sent) = self.by_uid.get_mut(uid) {
+            sent.finished = matches!(phase, "Succeeded" | "Failed");
         }
     }
 
     /// The agent has removed the pod completely.
     pub fn gone(&mut self, uid: &str) {
-        if let Some(told) = self.told.get_mut(uid) {
-            told.gone = true;
+        if let Some(sent) = self.by_uid.get_mut(uid) {
+            sent.gone = true;
         }
     }
 
     /// True if the agent was instructed to run this pod and may still have it.
     pub fn has(&self, uid: &str) -> bool {
-        self.told
+        self.by_uid
             .get(uid)
-            .is_some_and(|told| told.assigned && !told.gone && told.stopping.is_none())
+            .is_some_and(|sent| sent.assigned && !sent.gone && sent.stopping.is_none())
     }
 
     fn review_one(&mut self, uid: &str, pod: &Arc<Pod>) -> Option<Instruction> {
-        let told = self
-            .told
+        let sent = self
+            .by_uid
             .entry(uid.to_owned())
             .or_insert_with(|| SentInstruction {
                 namespace: pod.metadata.namespace.clone().unwrap_or_default(),
                 name: pod.metadata.name.clone().unwrap_or_default(),
                 ..SentInstruction::default()
             });
-        if told.gone {
+        if sent.gone {
             return None;
         }
         let deleting = pod.metadata.deletion_timestamp.is_some();
@@ -175,7 +175,7 @@ impl SentInstructions {
         } else {
             match ended(pod) {
                 // The API shows the pod as ended although the agent may still run it.
-                Some(reason) if told.assigned && !told.finished => Some((
+                Some(reason) if sent.assigned && !sent.finished => Some((
                     GRACE_OF_THE_DELETED,
                     format!("the pod was declared ended ({reason})"),
                 )),
@@ -185,23 +185,23 @@ impl SentInstructions {
             }
         };
         if let Some((grace_seconds, reason)) = wanted {
-            if told.stopping.is_some_and(|sent| sent <= grace_seconds) {
+            if sent.stopping.is_some_and(|grace| grace <= grace_seconds) {
                 return None;
             }
-            told.stopping = Some(grace_seconds);
+            sent.stopping = Some(grace_seconds);
             return Some(Instruction::Stop(Stop {
-                namespace: told.namespace.clone(),
-                name: told.name.clone(),
+                namespace: sent.namespace.clone(),
+                name: sent.name.clone(),
                 uid: uid.to_owned(),
                 grace_seconds,
                 fence: !deleting,
                 reason,
             }));
         }
-        if told.assigned || told.stopping.is_some() {
+        if sent.assigned || sent.stopping.is_some() {
             return None;
         }
-        told.assigned = true;
+        sent.assigned = true;
         Some(Instruction::Assign(pod.clone()))
     }
 }
@@ -262,8 +262,8 @@ mod tests {
         pod(uid, json!({"phase": "Running"}), None)
     }
 
-    fn stop_of(tell: &Instruction) -> &Stop {
-        match tell {
+    fn stop_of(instruction: &Instruction) -> &Stop {
+        match instruction {
             Instruction::Stop(stop) => stop,
             other => panic!("{other:?} is not a Stop"),
         }
@@ -271,12 +271,15 @@ mod tests {
 
     #[test]
     fn a_pod_is_assigned_once() {
-        let (mut book, stops) = SentInstructions::open(&[], &[]);
+        let (mut instructions, stops) = SentInstructions::open(&[], &[]);
         assert!(stops.is_empty());
         let pods = [running("a")];
-        assert_eq!(book.review(&pods), [Instruction::Assign(pods[0].clone())]);
-        assert_eq!(book.review(&pods), []);
-        assert!(book.has("a"));
+        assert_eq!(
+            instructions.review(&pods),
+            [Instruction::Assign(pods[0].clone())]
+        );
+        assert_eq!(instructions.review(&pods), []);
+        assert!(instructions.has("a"));
     }
 
     #[test]
@@ -293,83 +296,86 @@ mod tests {
             held("kept", true),
             held("foreign", true),
         ];
-        let (mut book, stops) = SentInstructions::open(&all_held, &pods);
+        let (mut instructions, stops) = SentInstructions::open(&all_held, &pods);
         let fenced: Vec<_> = stops.iter().map(|s| (s.uid.as_str(), s.fence)).collect();
         assert_eq!(fenced, [("lost", true), ("foreign", true)]);
         assert!(stops[0].reason.contains("NodeLost"));
-        assert_eq!(book.review(&pods), [Instruction::Assign(kept)]);
+        assert_eq!(instructions.review(&pods), [Instruction::Assign(kept)]);
     }
 
     #[test]
     fn a_pod_that_ended_while_away_by_itself_is_left_to_be_reported() {
         let pods = [running("a")];
-        let (mut book, stops) = SentInstructions::open(&[held("a", false)], &pods);
+        let (mut instructions, stops) = SentInstructions::open(&[held("a", false)], &pods);
         assert!(stops.is_empty());
-        assert_eq!(book.review(&pods).len(), 1);
-        book.reported("a", "Succeeded");
+        assert_eq!(instructions.review(&pods).len(), 1);
+        instructions.reported("a", "Succeeded");
         let ended = [pod("a", json!({"phase": "Succeeded"}), None)];
-        assert_eq!(book.review(&ended), []);
+        assert_eq!(instructions.review(&ended), []);
     }
 
     #[test]
     fn a_pod_declared_ended_by_another_component_is_stopped() {
-        let (mut book, _) = SentInstructions::open(&[], &[]);
-        book.review(&[running("a")]);
-        book.reported("a", "Running");
-        let tells = book.review(&[pod("a", json!({"phase": "Failed"}), None)]);
-        assert_eq!(stop_of(&tells[0]).uid, "a");
-        assert!(!book.has("a"));
+        let (mut instructions, _) = SentInstructions::open(&[], &[]);
+        instructions.review(&[running("a")]);
+        instructions.reported("a", "Running");
+        let next = instructions.review(&[pod("a", json!({"phase": "Failed"}), None)]);
+        assert_eq!(stop_of(&next[0]).uid, "a");
+        assert!(!instructions.has("a"));
     }
 
     #[test]
     fn an_ended_pod_that_this_session_never_ran_is_never_assigned() {
-        let (mut book, _) = SentInstructions::open(&[], &[]);
+        let (mut instructions, _) = SentInstructions::open(&[], &[]);
         let pods = [pod("a", json!({"phase": "Failed"}), None)];
-        assert_eq!(book.review(&pods), []);
+        assert_eq!(instructions.review(&pods), []);
     }
 
     #[test]
     fn a_stop_is_sent_with_its_grace_and_again_only_when_shorter() {
-        let (mut book, _) = SentInstructions::open(&[], &[]);
-        book.review(&[running("a")]);
+        let (mut instructions, _) = SentInstructions::open(&[], &[]);
+        instructions.review(&[running("a")]);
         let deleting = |grace| [pod("a", json!({"phase": "Running"}), Some(grace))];
-        let tells = book.review(&deleting(30));
-        assert_eq!(stop_of(&tells[0]).grace_seconds, 30);
-        assert_eq!(book.review(&deleting(30)), []);
-        assert_eq!(stop_of(&book.review(&deleting(0))[0]).grace_seconds, 0);
-        book.gone("a");
-        assert_eq!(book.review(&deleting(0)), []);
+        let next = instructions.review(&deleting(30));
+        assert_eq!(stop_of(&next[0]).grace_seconds, 30);
+        assert_eq!(instructions.review(&deleting(30)), []);
+        assert_eq!(
+            stop_of(&instructions.review(&deleting(0))[0]).grace_seconds,
+            0
+        );
+        instructions.gone("a");
+        assert_eq!(instructions.review(&deleting(0)), []);
     }
 
     #[test]
     fn a_pod_deleted_before_the_agent_knew_it_is_stopped_and_not_started() {
-        let (mut book, _) = SentInstructions::open(&[], &[]);
-        let tells = book.review(&[pod("a", json!({}), Some(30))]);
-        assert_eq!(stop_of(&tells[0]).uid, "a");
-        assert_eq!(tells.len(), 1);
+        let (mut instructions, _) = SentInstructions::open(&[], &[]);
+        let next = instructions.review(&[pod("a", json!({}), Some(30))]);
+        assert_eq!(stop_of(&next[0]).uid, "a");
+        assert_eq!(next.len(), 1);
     }
 
     #[test]
     fn a_pod_whose_object_went_is_stopped_once_that_is_confirmed() {
-        let (mut book, _) = SentInstructions::open(&[], &[]);
-        book.review(&[running("a")]);
-        let tells = book.review(&[]);
-        assert!(matches!(&tells[0], Instruction::Vanished { uid, .. } if uid == "a"));
-        assert_eq!(book.confirm_vanished("a").unwrap().uid, "a");
-        assert_eq!(book.review(&[]), []);
-        book.gone("a");
-        book.review(&[]);
-        assert!(book.told.is_empty());
+        let (mut instructions, _) = SentInstructions::open(&[], &[]);
+        instructions.review(&[running("a")]);
+        let next = instructions.review(&[]);
+        assert!(matches!(&next[0], Instruction::Vanished { uid, .. } if uid == "a"));
+        assert_eq!(instructions.confirm_vanished("a").unwrap().uid, "a");
+        assert_eq!(instructions.review(&[]), []);
+        instructions.gone("a");
+        instructions.review(&[]);
+        assert!(instructions.by_uid.is_empty());
     }
 
     #[test]
     fn a_pod_of_the_same_name_with_another_uid_is_another_pod() {
-        let (mut book, _) = SentInstructions::open(&[], &[]);
-        book.review(&[running("old")]);
-        let tells = book.review(&[running("new")]);
+        let (mut instructions, _) = SentInstructions::open(&[], &[]);
+        instructions.review(&[running("old")]);
+        let next = instructions.review(&[running("new")]);
         assert!(
-            matches!(&tells[0], Instruction::Assign(pod) if pod.metadata.uid.as_deref() == Some("new"))
+            matches!(&next[0], Instruction::Assign(pod) if pod.metadata.uid.as_deref() == Some("new"))
         );
-        assert!(matches!(&tells[1], Instruction::Vanished { uid, .. } if uid == "old"));
+        assert!(matches!(&next[1], Instruction::Vanished { uid, .. } if uid == "old"));
     }
 }

@@ -8,7 +8,6 @@ mod hello;
 mod host_names;
 mod inbound;
 mod pod_network;
-mod registered;
 mod services;
 mod token_renewal;
 
@@ -18,9 +17,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
 use kube::api::{Api, ListParams};
 use parking_lot::Mutex;
-use resources::devices::NodeInventory;
+use resources::release::Release;
 use rpc::agent::v1::fleet_server::{Fleet as FleetService, FleetServer};
 use rpc::agent::v1::{AgentMessage, ExecFrame, Hello, ServerMessage, Welcome};
 use rpc::{HEARTBEAT_SECONDS, MAX_AGENT_MESSAGE_BYTES, MAX_MESSAGE_BYTES, PeerIdentity};
@@ -30,22 +30,27 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
 
-use crate::Fleet;
+use crate::admissions::Admissions;
+use crate::agent_binary::AgentBinary;
+use crate::error::{FleetError, api};
+use crate::exec::{self, Execs};
 use crate::health;
-use crate::index::node_of;
-use crate::logs::LogSinks;
-use crate::node::NodeDescription;
-use crate::node_requests::PendingNodeRequests;
-use crate::rollout::{self, AgentBinary};
+use crate::live_index::LiveIndex;
+use crate::log_streams::LogSinks;
+use crate::measurements::MeasurementSink;
+use crate::node::{NodeDescription, NodeObjects};
+use crate::node_places::NodePlaces;
+use crate::open_sessions::{OpenSessions, Session};
+use crate::peer_check;
+use crate::pending_requests::PendingNodeRequests;
+use crate::pod_fields::node_of;
+use crate::rollout::Rollouts;
 use crate::sent_instructions::SentInstructions;
 use crate::skew;
 use crate::status::PendingReports;
 use desired_pods::drive;
 use hello::{own, read_hello, read_inventory};
 use inbound::{read, write_inventories};
-use registered::RegisteredSession;
-#[cfg(test)]
-pub(crate) use registered::session_for_tests;
 
 /// The capacity of the queue of messages to one agent.
 const OUTBOUND: usize = 256;
@@ -66,67 +71,39 @@ const RENEW: Duration = Duration::from_secs(5);
 /// A node with a message this recent is alive.
 const ALIVE: Duration = Duration::from_secs(12);
 
-type Outbound = mpsc::Sender<Result<ServerMessage, Status>>;
-
-/// A connected node, as the rest of the fleet sees it.
-pub struct Session {
-    /// The node's name.
-    pub node: String,
-    /// The identity in the connection's certificate.
-    pub peer: PeerIdentity,
-    /// Distinguishes the sessions of a node.
-    pub id: u64,
-    outbound: Outbound,
-    wake: Notify,
-    ended: watch::Sender<bool>,
-    /// The logs being read from the node.
-    pub logs: LogSinks,
-    /// Requests that the node has not answered yet.
-    pub asks: PendingNodeRequests,
-    book: Mutex<SentInstructions>,
-    heard: Mutex<Instant>,
-    /// The node's inventory; a separate task writes the latest.
-    inventory: watch::Sender<NodeInventory>,
-    /// The agent's latest health report; a separate task writes the latest.
-    health: watch::Sender<Option<health::ReportedHealth>>,
-    description: NodeDescription,
-    /// The agent's binary, as it reported it.
-    pub agent: AgentBinary,
-    /// Held while a part of a binary is read for the agent.
-    pub sending: Arc<Semaphore>,
-}
-
-impl Session {
-    /// Wakes the driver: an object that concerns the node has changed.
-    pub fn wake(&self) {
-        self.wake.notify_one();
-    }
-
-    /// Ends the session.
-    pub fn end(&self) {
-        self.ended.send_replace(true);
-    }
-
-    /// Sends a message; false if the session has ended.
-    pub async fn send(&self, message: impl Into<ServerMessage>) -> bool {
-        self.outbound.send(Ok(message.into())).await.is_ok()
-    }
-
-    /// Sends a message if the queue has room for it now.
-    pub fn try_send(&self, message: impl Into<ServerMessage>) -> bool {
-        self.outbound.try_send(Ok(message.into())).is_ok()
-    }
+/// What the sessions work with.
+pub struct SessionServer {
+    /// Acts as the fleet itself.
+    pub client: Client,
+    /// The server's version, which decides which agents it accepts.
+    pub version: Release,
+    /// Which nodes may connect.
+    pub admissions: Arc<Admissions>,
+    /// The Node objects and leases.
+    pub nodes: NodeObjects,
+    /// The cluster's state that sessions need.
+    pub index: Arc<LiveIndex>,
+    /// The sessions that are open.
+    pub sessions: Arc<OpenSessions>,
+    /// How many sessions of each node are being opened.
+    pub opening: NodePlaces,
+    /// The commands in containers.
+    pub execs: Arc<Execs>,
+    /// The upgrade of agents.
+    pub rollouts: Arc<Rollouts>,
+    /// Receives what the agents measure; none: it is dropped.
+    pub measurements: Option<MeasurementSink>,
 }
 
 /// The tonic service.
-struct SessionService(Arc<Fleet>);
+struct SessionService(Arc<SessionServer>);
 
 /// The service's routes.
-pub fn routes(fleet: &Arc<Fleet>) -> tonic::service::Routes {
-    let server = FleetServer::new(SessionService(fleet.clone()))
+pub fn routes(server: Arc<SessionServer>) -> tonic::service::Routes {
+    let service = FleetServer::new(SessionService(server))
         .max_decoding_message_size(MAX_AGENT_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
-    tonic::service::Routes::new(server)
+    tonic::service::Routes::new(service)
 }
 
 #[tonic::async_trait]
@@ -134,13 +111,15 @@ impl FleetService for SessionService {
     type SessionStream =
         Pin<Box<dyn futures::Stream<Item = Result<ServerMessage, Status>> + Send + 'static>>;
 
-    type ExecStream = crate::exec::ToAgent;
+    type ExecStream = exec::ToAgent;
 
     async fn exec(
         &self,
         request: Request<Streaming<ExecFrame>>,
     ) -> Result<Response<Self::ExecStream>, Status> {
-        self.0.exec_opened(request).await
+        let peer = request.extensions().get::<PeerIdentity>().cloned();
+        let node = peer_check::admitted(&self.0.admissions, peer.as_ref(), Timestamp::now())?;
+        self.0.execs.opened(node, request.into_inner()).await
     }
 
     async fn session(
@@ -148,7 +127,7 @@ impl FleetService for SessionService {
         request: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let peer = request.extensions().get::<PeerIdentity>().cloned();
-        let node = self.0.admitted(peer.as_ref())?;
+        let node = peer_check::admitted(&self.0.admissions, peer.as_ref(), Timestamp::now())?;
         let _opening = self.0.opening.take(node).ok_or_else(|| {
             Status::resource_exhausted(format!(
                 "{OPENING_MAX} sessions of node {node:?} are being opened already"
@@ -157,21 +136,21 @@ impl FleetService for SessionService {
         let mut inbound = request.into_inner();
         let hello = read_hello(&mut inbound).await?;
         let peer = own(peer, &hello.node_name)?;
-        skew::check(&self.0, &hello).await?;
+        skew::check(self.0.version, &self.0.nodes, &hello).await?;
         let outbound = begin(&self.0, peer, hello, inbound).await?;
         Ok(Response::new(Box::pin(outbound)))
     }
 }
 
 async fn begin(
-    fleet: &Arc<Fleet>,
+    server: &Arc<SessionServer>,
     peer: PeerIdentity,
     hello: Hello,
     inbound: Streaming<AgentMessage>,
 ) -> Result<ReceiverStream<Result<ServerMessage, Status>>, Status> {
-    let unavailable = |error: crate::FleetError| Status::unavailable(error.to_string());
+    let unavailable = |error: FleetError| Status::unavailable(error.to_string());
     let inventory = read_inventory(hello.inventory.as_ref().map_or("{}", |i| &i.json))?;
-    let mut synced = fleet.synced.subscribe();
+    let mut synced = server.index.synced();
     tokio::time::timeout(SYNC, synced.wait_for(|synced| *synced))
         .await
         .map_err(|_| Status::unavailable("the server has not read its pods yet; try again"))?
@@ -179,45 +158,39 @@ async fn begin(
     let description = NodeDescription::of(&hello, &inventory);
     let node = description.name.clone();
     // The previous session must not write after the new epoch began.
-    if let Some(before) = fleet.sessions.lock().remove(&node) {
+    if let Some(before) = server.sessions.remove(&node) {
         tracing::info!(node, "a new session replaces the one before");
         before.end();
     }
-    let epoch = fleet
+    let epoch = server
         .nodes
         .register(&description, &inventory)
         .await
         .map_err(unavailable)?;
-    let pods = pods_of(fleet, &node).await.map_err(unavailable)?;
-    let (book, stops) = SentInstructions::open(&hello.pods, &pods);
+    let pods = pods_of(server, &node).await.map_err(unavailable)?;
+    let (instructions, stops) = SentInstructions::open(&hello.pods, &pods);
     let (outbound, stream) = mpsc::channel(OUTBOUND);
     let session = Arc::new(Session {
         node: node.clone(),
         peer,
-        id: fleet.next_id(),
+        id: server.sessions.next_id(),
         outbound,
         wake: Notify::new(),
         ended: watch::Sender::new(false),
         logs: LogSinks::default(),
-        asks: PendingNodeRequests::default(),
-        book: Mutex::new(book),
-        heard: Mutex::new(Instant::now()),
+        requests: PendingNodeRequests::default(),
+        instructions: Mutex::new(instructions),
+        last_message: Mutex::new(Instant::now()),
         inventory: watch::Sender::new(inventory),
         health: watch::Sender::new(None),
         description,
         agent: AgentBinary::of(&hello),
         sending: Arc::new(Semaphore::new(1)),
     });
-    if let Some(before) = fleet.sessions.lock().insert(node.clone(), session.clone()) {
-        before.end();
-    }
-    let registered = RegisteredSession {
-        fleet: fleet.clone(),
-        session: session.clone(),
-    };
+    let registered = server.sessions.register(session.clone());
     // The certificate may have been revoked since the check; from here on the fleet ends the
     // session.
-    if !fleet.counts(&session.peer) {
+    if !peer_check::is_valid(&server.admissions, &session.peer, Timestamp::now()) {
         session.end();
     }
     let span = tracing::info_span!("session", node = session.node, epoch);
@@ -228,29 +201,29 @@ async fn begin(
             "a session begins"
         );
     });
-    let fleet = fleet.clone();
+    let server = server.clone();
     let driven = async move {
         let _registered = registered;
         let welcome = Welcome {
             epoch,
             heartbeat_seconds: HEARTBEAT_SECONDS,
         };
-        let reports = PendingReports::new(fleet.client.clone(), session.node.clone());
+        let reports = PendingReports::new(server.client.clone(), session.node.clone());
         let mut ended = session.ended.subscribe();
         // Subscribes before any message arrives that could be missed.
         let inventories = session.inventory.subscribe();
         let why = tokio::select! {
-            why = read(&fleet, &session, &reports, inbound) => why,
+            why = read(&server, &session, &reports, inbound) => why,
             () = async {
                 session.send(welcome).await;
                 for stop in stops {
                     session.send(stop).await;
                 }
-                drive(&fleet, &session).await;
+                drive(&server, &session).await;
             } => "the agent disconnected".to_owned(),
-            () = write_inventories(&fleet, &session, inventories) => "the loop that writes the inventory ended".to_owned(),
-            () = health::write(&fleet, &session.node, session.health.subscribe()) => "the loop that writes the health ended".to_owned(),
-            () = keep(&fleet, &session) => "the loop that renews the node's lease ended".to_owned(),
+            () = write_inventories(&server.nodes, &session, inventories) => "the loop that writes the inventory ended".to_owned(),
+            () = health::write(&server.nodes, &session.node, session.health.subscribe()) => "the loop that writes the health ended".to_owned(),
+            () = renew_lease(&server.nodes, &session) => "the loop that renews the node's lease ended".to_owned(),
             () = reports.clone().run() => "the loop that writes the pods' status ended".to_owned(),
             _ = ended.wait_for(|ended| *ended) => "it was replaced, or the node's certificate is no longer valid, or the server stops".to_owned(),
             () = expiry(session.peer.not_after) => "the node's certificate has expired".to_owned(),
@@ -271,44 +244,39 @@ async fn expiry(not_after: i64) {
 }
 
 /// The node's pods, read from the API rather than the index, which may be behind.
-async fn pods_of(fleet: &Fleet, node: &str) -> Result<Vec<Arc<Pod>>, crate::FleetError> {
-    let api: Api<Pod> = Api::all(fleet.client.clone());
+async fn pods_of(server: &SessionServer, node: &str) -> Result<Vec<Arc<Pod>>, FleetError> {
+    let pods: Api<Pod> = Api::all(server.client.clone());
     let parameters = ListParams::default().fields(&format!("spec.nodeName={node}"));
-    let list = api
+    let list = pods
         .list(&parameters)
         .await
-        .map_err(crate::error::api(format!(
-            "listing the pods of node {node:?}"
-        )))?;
+        .map_err(api(format!("listing the pods of node {node:?}")))?;
     let pods = list
         .items
         .into_iter()
         .filter(|pod| node_of(pod) == Some(node))
         .collect::<Vec<_>>();
     for pod in &pods {
-        fleet.change(|index| index.put_pod(pod.clone()));
+        server.index.change(|index| index.put_pod(pod.clone()));
     }
     Ok(pods.into_iter().map(Arc::new).collect())
 }
 
 /// Renews the lease of a live node, and corrects its Node object.
-async fn keep(fleet: &Arc<Fleet>, session: &Arc<Session>) {
+async fn renew_lease(nodes: &NodeObjects, session: &Session) {
     let mut tick = tokio::time::interval_at(Instant::now() + RENEW, RENEW);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
-        if session.heard.lock().elapsed() > ALIVE {
+        if session.last_message.lock().elapsed() > ALIVE {
             continue;
         }
         let inventory = session.inventory.borrow().clone();
-        let kept = async {
-            fleet.nodes.renew_lease(&session.node).await?;
-            fleet
-                .nodes
-                .keep_ready(&session.description, &inventory)
-                .await
+        let renewed = async {
+            nodes.renew_lease(&session.node).await?;
+            nodes.keep_ready(&session.description, &inventory).await
         };
-        if let Err(error) = kept.await {
+        if let Err(error) = renewed.await {
             tracing::warn!(node = session.node, %error, "the server could not renew a node's lease; it tries again");
         }
     }

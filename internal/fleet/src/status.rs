@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
 use crate::error::status_code;
-use crate::index::node_of;
+use crate::pod_fields::node_of;
 
 /// The maximum number of pods with pending writes, for one session.
 const MAX_PENDING_PODS: usize = 4096;

@@ -1,16 +1,14 @@
-//! Fleets for unit tests: one whose API answers nothing but accepts events, and one with an API of the test's own.
+//! An API for unit tests that answers nothing but accepts events.
 
 use std::sync::Arc;
 
 use http::{Method, Request, Response};
+use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
 
-use crate::ca::CertificateAuthority;
-use crate::{Fleet, FleetConfig};
-
-/// A fleet and the events that it wrote.
-pub fn fleet() -> (Arc<Fleet>, Arc<Mutex<Vec<String>>>) {
+/// A client of that API, and the events that were written.
+pub fn client() -> (Client, Arc<Mutex<Vec<String>>>) {
     let events: Arc<Mutex<Vec<String>>> = Arc::default();
     let written = events.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -27,12 +25,5 @@ pub fn fleet() -> (Arc<Fleet>, Arc<Mutex<Vec<String>>>) {
             Ok(Response::new(Body::from(bytes.to_vec())))
         }
     });
-    (fleet_on(kube::Client::new(service, "default")), events)
-}
-
-/// A fleet whose API is this one.
-pub fn fleet_on(client: kube::Client) -> Arc<Fleet> {
-    let directory = tempfile::tempdir().unwrap();
-    let ca = CertificateAuthority::load_or_create(directory.path()).unwrap();
-    Fleet::start(client, FleetConfig::new(Arc::new(ca)))
+    (Client::new(service, "default"), events)
 }

@@ -6,18 +6,22 @@ use std::fmt::Debug;
 use std::sync::{Arc, Weak};
 
 use futures::StreamExt;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Client;
 use kube::api::Api;
 use kube::runtime::{WatchStreamExt, watcher};
 use serde::de::DeserializeOwned;
 use supervisor::{LoopEnd, SetAside, contained, keep_running};
 use tokio::task::AbortHandle;
 
-use crate::Fleet;
-use crate::admissions;
+use crate::admissions::{self, Admissions};
 use crate::index::{Index, IndexKey, ListKind, Touched, key_of};
+use crate::live_index::LiveIndex;
+use crate::open_sessions::OpenSessions;
 use crate::panics;
+use crate::peer_check::is_valid;
 
 /// How the index applies the events of one kind.
 struct EventHandler<K> {
@@ -36,9 +40,8 @@ impl<K> Clone for EventHandler<K> {
 
 impl<K> Copy for EventHandler<K> {}
 
-/// Starts the watches. They hold the fleet weakly, and end with it.
-pub fn spawn(fleet: &Arc<Fleet>) -> Vec<AbortHandle> {
-    let client = fleet.client.clone();
+/// Starts the watches that feed an index. They hold it weakly, and end with it.
+pub fn spawn(client: &Client, index: &Arc<LiveIndex>) -> Vec<AbortHandle> {
     let pods = EventHandler::<Pod> {
         name: "the fleet's watch of pods",
         listed: ListKind::Pods,
@@ -72,44 +75,50 @@ pub fn spawn(fleet: &Arc<Fleet>) -> Vec<AbortHandle> {
     // Sessions do not need pods without a node.
     let bound = any.clone().fields("spec.nodeName!=");
     vec![
-        kept(fleet, Api::all(client.clone()), bound, pods),
-        kept(fleet, Api::all(client.clone()), any.clone(), services),
-        kept(fleet, Api::all(client.clone()), any.clone(), nodes),
-        kept(fleet, Api::all(client), any, slices),
+        kept(client, index, bound, pods),
+        kept(client, index, any.clone(), services),
+        kept(client, index, any.clone(), nodes),
+        kept(client, index, any, slices),
     ]
 }
 
 /// Starts a watch that is started again when it ends or panics.
 fn kept<K>(
-    fleet: &Arc<Fleet>,
-    api: Api<K>,
-    chosen: watcher::Config,
-    feed: EventHandler<K>,
+    client: &Client,
+    index: &Arc<LiveIndex>,
+    selection: watcher::Config,
+    handler: EventHandler<K>,
 ) -> AbortHandle
 where
     K: kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    let weak = Arc::downgrade(fleet);
-    let start = move || follow(weak.clone(), api.clone(), chosen.clone(), feed);
-    tokio::spawn(keep_running(feed.name, start)).abort_handle()
+    let (client, weak) = (client.clone(), Arc::downgrade(index));
+    let start = move || follow(client.clone(), weak.clone(), selection.clone(), handler);
+    tokio::spawn(keep_running(handler.name, start)).abort_handle()
 }
 
 /// Keeps the nodes' admissions current, and ends the sessions of nodes whose certificate was
 /// revoked.
-pub fn spawn_admissions(fleet: &Arc<Fleet>) -> [AbortHandle; 2] {
-    let admissions = Arc::downgrade(&fleet.admissions);
+pub fn spawn_admissions(
+    admissions: &Arc<Admissions>,
+    sessions: &Arc<OpenSessions>,
+) -> [AbortHandle; 2] {
+    let (weak_admissions, changes) = (Arc::downgrade(admissions), admissions.changes());
+    let followed = weak_admissions.clone();
     let following = keep_running("the fleet's watch of admissions", move || {
-        admissions::follow(admissions.clone())
+        admissions::follow(followed.clone())
     });
-    let (weak, changes) = (Arc::downgrade(fleet), fleet.admissions.changes());
+    let weak_sessions = Arc::downgrade(sessions);
     let ending = keep_running("the end of revoked sessions", move || {
-        let (weak, mut changes) = (weak.clone(), changes.clone());
+        let (admissions, sessions) = (weak_admissions.clone(), weak_sessions.clone());
+        let mut changes = changes.clone();
         async move {
             while changes.changed().await.is_ok() {
-                let Some(fleet) = weak.upgrade() else {
+                let (Some(admissions), Some(sessions)) = (admissions.upgrade(), sessions.upgrade())
+                else {
                     return LoopEnd::Finished;
                 };
-                fleet.end_revoked();
+                end_revoked(&admissions, &sessions);
             }
             LoopEnd::Finished
         }
@@ -120,18 +129,33 @@ pub fn spawn_admissions(fleet: &Arc<Fleet>) -> [AbortHandle; 2] {
     ]
 }
 
+/// Ends the sessions whose certificate was revoked.
+fn end_revoked(admissions: &Admissions, sessions: &OpenSessions) {
+    for session in sessions.all().values() {
+        if is_valid(admissions, &session.peer, Timestamp::now()) {
+            continue;
+        }
+        tracing::info!(
+            node = session.node,
+            "the node's certificate is no longer valid"
+        );
+        session.end();
+    }
+}
+
 async fn follow<K>(
-    fleet: Weak<Fleet>,
-    api: Api<K>,
-    chosen: watcher::Config,
-    feed: EventHandler<K>,
+    client: Client,
+    index: Weak<LiveIndex>,
+    selection: watcher::Config,
+    handler: EventHandler<K>,
 ) -> LoopEnd
 where
     K: kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     // The watcher lists again after errors, with exponential backoff.
-    let mut events = std::pin::pin!(watcher(api, chosen).default_backoff());
-    let mut seen = BTreeSet::new();
+    let api = Api::<K>::all(client.clone());
+    let mut events = std::pin::pin!(watcher(api, selection).default_backoff());
+    let mut listed = BTreeSet::new();
     let mut aside = SetAside::default();
     loop {
         let event = tokio::select! {
@@ -141,49 +165,57 @@ where
         let Some(event) = event else {
             return LoopEnd::Unexpected;
         };
-        let Some(fleet) = fleet.upgrade() else {
+        let Some(index) = index.upgrade() else {
             return LoopEnd::Finished;
         };
         match event {
-            Ok(watcher::Event::Init) => seen.clear(),
+            Ok(watcher::Event::Init) => listed.clear(),
             Ok(watcher::Event::InitApply(object)) => {
-                seen.insert(key_of(object.meta()));
-                put(&fleet, &feed, &mut aside, object).await;
+                listed.insert(key_of(object.meta()));
+                put(&client, &index, &handler, &mut aside, object).await;
             }
             Ok(watcher::Event::InitDone) => {
-                let seen = std::mem::take(&mut seen);
-                fleet.change(|index| {
-                    index.set_synced(feed.listed);
-                    (feed.retain)(index, &seen)
+                let listed = std::mem::take(&mut listed);
+                index.change(|index| {
+                    index.set_synced(handler.listed);
+                    (handler.retain)(index, &listed)
                 });
             }
-            Ok(watcher::Event::Apply(object)) => put(&fleet, &feed, &mut aside, object).await,
+            Ok(watcher::Event::Apply(object)) => {
+                put(&client, &index, &handler, &mut aside, object).await;
+            }
             Ok(watcher::Event::Delete(object)) => {
                 let key = key_of(object.meta());
                 aside.remove(&key);
-                let removed = async { fleet.change(|index| (feed.remove)(index, &key, &object)) };
+                let removed =
+                    async { index.change(|index| (handler.remove)(index, &key, &object)) };
                 if let Err(panic) = contained(removed).await {
-                    panics::report(&fleet.client, &object, feed.name, panic.message()).await;
+                    panics::report(&client, &object, handler.name, panic.message()).await;
                 }
             }
             Err(error) => {
-                tracing::warn!(kind = ?feed.listed, %error, "the watch of nodes and pods failed; the server opens it again");
+                tracing::warn!(kind = ?handler.listed, %error, "the watch of nodes and pods failed; the server opens it again");
             }
         }
     }
 }
 
 /// Feeds the index with an object. One over which the index panics is reported and set aside.
-async fn put<K>(fleet: &Fleet, feed: &EventHandler<K>, aside: &mut SetAside<IndexKey, K>, object: K)
-where
+async fn put<K>(
+    client: &Client,
+    index: &LiveIndex,
+    handler: &EventHandler<K>,
+    aside: &mut SetAside<IndexKey, K>,
+    object: K,
+) where
     K: kube::Resource<DynamicType = ()> + Clone,
 {
     let key = key_of(object.meta());
-    let fed = contained(async { fleet.change(|index| (feed.put)(index, object.clone())) }).await;
-    match fed {
+    let applied = async { index.change(|index| (handler.put)(index, object.clone())) };
+    match contained(applied).await {
         Ok(()) => aside.remove(&key),
         Err(panic) => {
-            panics::report(&fleet.client, &object, feed.name, panic.message()).await;
+            panics::report(client, &object, handler.name, panic.message()).await;
             aside.put(key, object);
         }
     }
@@ -209,7 +241,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_object_that_panics_is_set_aside_and_the_others_are_fed() {
-        let (fleet, events) = crate::testing::fleet();
+        let (client, events) = crate::testing::client();
+        let index = LiveIndex::new(Arc::default());
         fn wild(index: &mut Index, pod: Pod) -> Touched {
             assert!(
                 pod.metadata.name.as_deref() != Some("bad"),
@@ -218,7 +251,7 @@ mod tests {
             );
             index.put_pod(pod)
         }
-        let feed = EventHandler::<Pod> {
+        let handler = EventHandler::<Pod> {
             name: "test",
             listed: ListKind::Pods,
             put: wild,
@@ -227,26 +260,26 @@ mod tests {
         };
         let mut aside = SetAside::default();
         for name in ["a", "bad", "c"] {
-            put(&fleet, &feed, &mut aside, pod(name)).await;
+            put(&client, &index, &handler, &mut aside, pod(name)).await;
         }
-        assert_eq!(fleet.index.lock().pods_of_node("n1").len(), 2);
-        let told = events.lock().join("\n");
-        assert!(told.contains("ReconcilePanicked"), "{told}");
+        assert_eq!(index.lock().pods_of_node("n1").len(), 2);
+        let written = events.lock().join("\n");
+        assert!(written.contains("ReconcilePanicked"), "{written}");
         assert!(
-            told.contains("\"name\":\"bad\"") && !told.contains("\"name\":\"a\""),
-            "{told}"
+            written.contains("\"name\":\"bad\"") && !written.contains("\"name\":\"a\""),
+            "{written}"
         );
         // Tried again, and handled once it can be.
         let (key, object) = tokio::time::timeout(Duration::from_secs(2), aside.due())
             .await
             .unwrap();
         assert_eq!(key.1, "bad");
-        let feed = EventHandler {
+        let handler = EventHandler {
             put: Index::put_pod,
-            ..feed
+            ..handler
         };
-        put(&fleet, &feed, &mut aside, object).await;
-        assert_eq!(fleet.index.lock().pods_of_node("n1").len(), 3);
+        put(&client, &index, &handler, &mut aside, object).await;
+        assert_eq!(index.lock().pods_of_node("n1").len(), 3);
         let none = tokio::time::timeout(Duration::from_secs(600), aside.due()).await;
         assert!(none.is_err());
     }

@@ -64,9 +64,9 @@ impl GpuEvents {
     /// Listens to the GPUs that answer; none if there are none.
     pub fn listen(source: &InventorySources) -> Option<GpuEvents> {
         if let Some(path) = &source.description {
-            let told = described(path)?.into_iter();
-            let told = told.map(|(id, xids)| (id, xids.len())).collect();
-            return Some(GpuEvents::Described(path.clone(), told));
+            let counts = described(path)?.into_iter();
+            let counts = counts.map(|(id, xids)| (id, xids.len())).collect();
+            return Some(GpuEvents::Described(path.clone(), counts));
         }
         if !source.nvml {
             return None;
@@ -88,8 +88,8 @@ impl GpuEvents {
     pub fn wait(&mut self, limit: Duration) -> Result<Option<Xid>, EventsEnded> {
         match self {
             GpuEvents::Driver(listener) => listener.wait(limit),
-            GpuEvents::Described(path, told) => {
-                let found = described(path).and_then(|machine| next(machine, told));
+            GpuEvents::Described(path, counts) => {
+                let found = described(path).and_then(|machine| next(machine, counts));
                 if found.is_none() {
                     std::thread::sleep(limit.min(LOOK_EVERY));
                 }
@@ -108,13 +108,13 @@ fn described(path: &std::path::Path) -> Option<Vec<(String, Vec<u64>)>> {
     Some(gpus.map(|(gpu, card)| (gpu.id, card.state.xids)).collect())
 }
 
-fn next(machine: Vec<(String, Vec<u64>)>, told: &mut BTreeMap<String, usize>) -> Option<Xid> {
+fn next(machine: Vec<(String, Vec<u64>)>, counts: &mut BTreeMap<String, usize>) -> Option<Xid> {
     for (gpu, xids) in machine {
-        let told = told.entry(gpu.clone()).or_insert(0);
+        let count = counts.entry(gpu.clone()).or_insert(0);
         // A list that became shorter means that the driver was reloaded.
-        *told = (*told).min(xids.len());
-        if let Some(number) = xids.get(*told) {
-            *told += 1;
+        *count = (*count).min(xids.len());
+        if let Some(number) = xids.get(*count) {
+            *count += 1;
             return Some(Xid {
                 gpu,
                 number: *number,

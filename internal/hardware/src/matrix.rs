@@ -142,15 +142,15 @@ fn carried(graph: &PathGraph) -> String {
     let mut lines: Vec<(String, Vec<String>)> = Vec::new();
     for (_, edge) in seen {
         let name = word(edge);
-        let said = edge.bandwidth.to_string();
+        let bandwidth = edge.bandwidth.to_string();
         match lines.last_mut().filter(|(last, _)| *last == name) {
-            Some((_, all)) if all.contains(&said) => {}
-            Some((_, all)) => all.push(said),
-            None => lines.push((name, vec![said])),
+            Some((_, all)) if all.contains(&bandwidth) => {}
+            Some((_, all)) => all.push(bandwidth),
+            None => lines.push((name, vec![bandwidth])),
         }
     }
-    for (name, said) in lines {
-        let _ = writeln!(text, "  {name:<6}{}", said.join(", "));
+    for (name, bandwidths) in lines {
+        let _ = writeln!(text, "  {name:<6}{}", bandwidths.join(", "));
     }
     text
 }

@@ -57,12 +57,12 @@ pub struct Lacking {
 ///
 /// A described tree lacks a device: NCCL would combine the file and its own detection into two different trees.
 pub fn tree(
-    tell: TreeDelivery,
+    delivery: TreeDelivery,
     found: &Inventory,
     shown: &Inventory,
     described: Option<&Inventory>,
 ) -> Result<Option<Inventory>, Lacking> {
-    if tell == TreeDelivery::Never || found.gpus.is_empty() {
+    if delivery == TreeDelivery::Never || found.gpus.is_empty() {
         return Ok(None);
     }
     let described = match found.origin {
@@ -70,10 +70,10 @@ pub fn tree(
         _ => described,
     };
     let Some(described) = described.filter(|it| has_tree(it)) else {
-        return Ok((tell == TreeDelivery::Always).then(|| found.clone()));
+        return Ok((delivery == TreeDelivery::Always).then(|| found.clone()));
     };
     let tree = devices_of(described, found)?;
-    Ok(Some(tree).filter(|tree| tell == TreeDelivery::Always || is_hidden(shown, tree)))
+    Ok(Some(tree).filter(|tree| delivery == TreeDelivery::Always || is_hidden(shown, tree)))
 }
 
 /// Whether the position of each GPU is known.

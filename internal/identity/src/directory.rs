@@ -311,11 +311,11 @@ impl UserDirectory {
     /// Reports an unreadable Secret, once for each of its revisions.
     async fn set_aside(&self, secret: &Secret, error: &IdentityError) {
         let revision = revision_of(secret);
-        let told = self
+        let before = self
             .damaged
             .lock()
             .insert(name_of(secret).to_string(), revision);
-        if told == Some(revision) {
+        if before == Some(revision) {
             return;
         }
         tracing::error!(%error, "the server cannot read a user or token and ignores it");
@@ -527,7 +527,7 @@ impl UserDirectory {
     async fn delete_tokens(&self, ids: Vec<String>) {
         for id in ids {
             if let Err(error) = self.delete_token(&id).await {
-                tracing::warn!(token = id, %error, "a token has ended, but its Secret is still there");
+                tracing::warn!(token = id, %error, "a token was revoked or has expired, but its Secret could not be deleted");
             }
         }
     }

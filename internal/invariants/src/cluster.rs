@@ -173,7 +173,7 @@ impl ClusterAccount {
                 .unwrap_or_else(|| "default".to_owned()),
             name: meta.name.clone().unwrap_or_default(),
         };
-        let said = |name: &str| {
+        let annotation = |name: &str| {
             let value = meta.annotations.as_ref().and_then(|all| all.get(name));
             value.filter(|value| !value.is_empty()).cloned()
         };
@@ -201,9 +201,9 @@ impl ClusterAccount {
             several: several(spec),
             charged: 0,
             requests,
-            group: said(names::GROUP_NAME).map(|group| (id.namespace.clone(), group)),
-            own_queue: said(names::QUEUE_NAME).or(label),
-            task: said(names::TASK_SPEC).unwrap_or_default(),
+            group: annotation(names::GROUP_NAME).map(|group| (id.namespace.clone(), group)),
+            own_queue: annotation(names::QUEUE_NAME).or(label),
+            task: annotation(names::TASK_SPEC).unwrap_or_default(),
             at: node.map(|node| (node, devices::chosen(meta.annotations.as_ref()))),
             leaving: meta.deletion_timestamp.is_some(),
             succeeded: phase == "Succeeded",

@@ -94,11 +94,11 @@ impl GpuNeeds {
             names::GPU_MIN_DRIVER,
         ];
         let notes = meta.annotations.as_ref();
-        let said = all.into_iter().filter_map(|name| {
+        let needs = all.into_iter().filter_map(|name| {
             let text = notes?.get(name)?.trim();
             (!text.is_empty()).then(|| (name, text.to_owned()))
         });
-        GpuNeeds(said.collect())
+        GpuNeeds(needs.collect())
     }
 
     /// The first requirement that a node does not meet; an unreadable one is never met.

@@ -68,7 +68,7 @@ impl LatestUsage {
         let silent = self
             .nodes
             .iter()
-            .filter(|(_, said)| !is_fresh(said.at, now));
+            .filter(|(_, last)| !is_fresh(last.at, now));
         let silent: Vec<String> = silent.map(|(node, _)| node.clone()).collect();
         for node in silent {
             self.remove(&node);
@@ -77,15 +77,15 @@ impl LatestUsage {
 
     /// What a node used, and when that was measured.
     pub fn node(&self, node: &str, now: Timestamp) -> Option<(Timestamp, &Used)> {
-        let said = self.nodes.get(node).filter(|said| is_fresh(said.at, now))?;
-        Some((said.at, &said.used))
+        let last = self.nodes.get(node).filter(|last| is_fresh(last.at, now))?;
+        Some((last.at, &last.used))
     }
 
     /// What a pod used, and when that was measured.
     pub fn pod(&self, pod: &PodName, now: Timestamp) -> Option<(Timestamp, &PodUsed)> {
         let node = self.places.get(pod)?;
-        let said = self.nodes.get(node).filter(|said| is_fresh(said.at, now))?;
-        Some((said.at, said.pods.get(pod)?))
+        let last = self.nodes.get(node).filter(|last| is_fresh(last.at, now))?;
+        Some((last.at, last.pods.get(pod)?))
     }
 
     fn remove(&mut self, node: &str) {

@@ -358,12 +358,12 @@ mod tests {
             "status": {"head": {"podName": "c-head", "podIP": "10.0.0.1"}, "endpoints": {"client": "14001"}},
         });
         let groups = groups("RayCluster", &cluster, one);
-        let told: Vec<_> = groups
+        let shown: Vec<_> = groups
             .iter()
             .map(|group| (group.name.as_str(), group.wanted, group.range))
             .collect();
         assert_eq!(
-            told,
+            shown,
             [
                 ("head", 1, None),
                 ("small", 4, Some((2, 8))),
@@ -395,11 +395,11 @@ mod tests {
             },
         });
         let groups = groups("Volcano Job", &job, one);
-        let told: Vec<_> = groups
+        let shown: Vec<_> = groups
             .iter()
             .map(|one| (one.name.as_str(), one.wanted))
             .collect();
-        assert_eq!(told, [("ps", 2), ("default1", 1)]);
+        assert_eq!(shown, [("ps", 2), ("default1", 1)]);
         assert_eq!(started("Volcano Job", &job), Some(at(2)));
         assert_eq!(ended("Volcano Job", &job), Some(at(9)));
         assert_eq!(message("Volcano Job", &job), "task ps-0 failed");
@@ -445,9 +445,12 @@ mod tests {
                 {"type": "RayClusterProvisioned", "status": "False", "message": "0 of 1 workers are ready"},
             ]}})
         };
-        let said = |reason: &str| message("RayCluster", &with(reason));
-        assert_eq!(said("HeadPodEnded"), "c-head exited with code 1");
-        assert_eq!(said("ContainersNotReady"), "0 of 1 workers are ready");
+        let message_for = |reason: &str| message("RayCluster", &with(reason));
+        assert_eq!(message_for("HeadPodEnded"), "c-head exited with code 1");
+        assert_eq!(
+            message_for("ContainersNotReady"),
+            "0 of 1 workers are ready"
+        );
         assert_eq!(message("RayCluster", &json!({})), "");
     }
 }

@@ -111,9 +111,9 @@ impl FailedPod {
         if !record.evidence.is_empty() || record.exit_code.is_none() {
             return;
         }
-        if let Some(said) = of_log(log) {
-            record.evidence = said.text;
-            record.class = said.class.unwrap_or(record.class);
+        if let Some(evidence) = of_log(log) {
+            record.evidence = evidence.text;
+            record.class = evidence.class.unwrap_or(record.class);
         }
     }
 

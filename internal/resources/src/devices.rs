@@ -130,7 +130,7 @@ impl NodeInventory {
         let all = self.described.iter();
         let devices = all
             .flat_map(|(resource, devices)| devices.iter().map(move |device| (resource, device)));
-        let said: Vec<String> = devices
+        let problems: Vec<String> = devices
             .filter(|(_, device)| !device.healthy)
             .map(|(resource, device)| {
                 format!(
@@ -139,7 +139,7 @@ impl NodeInventory {
                 )
             })
             .collect();
-        (!said.is_empty()).then(|| said.join("; "))
+        (!problems.is_empty()).then(|| problems.join("; "))
     }
 
     /// The allocatable GPUs and slices. A GPU in MIG mode is offered whole only under [`MIG_NONE`].
@@ -414,12 +414,12 @@ mod tests {
         let mixed = inventory.offered();
         assert_eq!(ids(&mixed), ["GPU-0"]);
         let slices = &mixed.slices["nvidia.com/mig-1g.10gb"];
-        let told: Vec<(u32, &str, bool)> = slices
+        let shown: Vec<(u32, &str, bool)> = slices
             .iter()
             .map(|(gpu, slice)| (*gpu, &*slice.id, slice.healthy))
             .collect();
         assert_eq!(
-            told,
+            shown,
             [(1, "MIG-a", true), (1, "MIG-b", true), (2, "MIG-c", false)]
         );
         inventory.mig_strategy = MIG_SINGLE.into();

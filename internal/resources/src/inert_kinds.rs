@@ -170,8 +170,9 @@ impl InertKind {
     }
 
     /// True if another version of Muster wrote this status.
-    fn is_stale(&self, said: &Value) -> bool {
-        json::text(said, &["reason"]) == REASON && json::text(said, &["message"]) != self.message
+    fn is_stale(&self, status: &Value) -> bool {
+        json::text(status, &["reason"]) == REASON
+            && json::text(status, &["message"]) != self.message
     }
 }
 
@@ -183,7 +184,7 @@ mod tests {
         ALL.iter().find(|kept| kept.resource.2 == plural).unwrap()
     }
 
-    fn said(kept: &InertKind, object: &Value) -> Option<Value> {
+    fn status_of(kept: &InertKind, object: &Value) -> Option<Value> {
         kept.status(object, Timestamp::UNIX_EPOCH)
     }
 
@@ -234,7 +235,7 @@ mod tests {
     #[test]
     fn a_status_is_written_once_and_never_over_another_writers() {
         let clusters = of("rayclusters");
-        let status = said(clusters, &json!({})).unwrap();
+        let status = status_of(clusters, &json!({})).unwrap();
         let condition = &status["conditions"][0];
         assert_eq!(
             (
@@ -248,26 +249,30 @@ mod tests {
                 &json!(REASON)
             )
         );
-        assert_eq!(said(clusters, &json!({"status": status})), None);
+        assert_eq!(status_of(clusters, &json!({"status": status})), None);
         let other = json!({"status": {"conditions": [
             {"type": "HeadPodReady", "status": "True", "reason": "HeadPodRunningAndReady"}]}});
-        assert_eq!(said(clusters, &other), None);
+        assert_eq!(status_of(clusters, &other), None);
         let older =
             json!({"status": {"conditions": [{"reason": REASON, "message": "older words"}]}});
-        assert!(said(clusters, &older).is_some());
+        assert!(status_of(clusters, &older).is_some());
     }
 
     #[test]
     fn a_volcano_job_stays_pending_and_says_why() {
         let jobs = of("jobs");
-        let status = said(jobs, &json!({})).unwrap();
+        let status = status_of(jobs, &json!({})).unwrap();
         assert_eq!(status["state"]["phase"], "Pending");
         assert_eq!(
             status["state"]["lastTransitionTime"],
             "1970-01-01T00:00:00Z"
         );
-        assert_eq!(said(jobs, &json!({"status": status})), None);
+        assert_eq!(status_of(jobs, &json!({"status": status})), None);
         let run = json!({"status": {"state": {"phase": "Running"}}});
-        assert_eq!(said(jobs, &run), None, "Volcano's own controller runs it");
+        assert_eq!(
+            status_of(jobs, &run),
+            None,
+            "Volcano's own controller runs it"
+        );
     }
 }

@@ -27,7 +27,7 @@ use crate::cgroup::{self, HierarchyLayout};
 use crate::error::RuntimeError;
 use crate::logs::{LogRead, read_logs};
 use crate::process::{ExecOutcome, MAX_CHANGES, Stats};
-use crate::spec::{ContainerId, ContainerSpec, LogSettings, PullPolicy};
+use crate::spec::{ContainerId, ContainerSpec, LogSettings, PullPolicy, SpecError};
 use crate::state::{ContainerExit, ContainerState, ContainerStatus};
 use crate::waiting;
 use sub_paths::{SubPathError, SubPaths};
@@ -212,11 +212,11 @@ impl CriRuntime {
         spec.validate()?;
         let shared = &self.shared;
         let Some(image) = spec.image.clone().filter(|image| !image.is_empty()) else {
-            return Err(RuntimeError::Spec {
+            return Err(RuntimeError::Spec(SpecError {
                 field: "image".into(),
                 value: String::new(),
                 detail: "write an image, which a container runtime needs".into(),
-            });
+            }));
         };
         let id = spec.id.clone();
         if shared.table().contains_key(&id) {
@@ -226,7 +226,7 @@ impl CriRuntime {
             std::fs::create_dir_all(dir).map_err(RuntimeError::io("make", dir))?;
         }
         let image_ref = shared.ensure_image(&image, spec.pull).await?;
-        let unusable = |detail: String| RuntimeError::Spec {
+        let unusable = |detail: String| SpecError {
             field: "mounts".into(),
             value: id.to_string(),
             detail,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use crate::spec::ContainerId;
+use crate::spec::{ContainerId, SpecError};
 
 /// Why a container's process could not be started, and whose fault that is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -88,16 +88,9 @@ impl From<&str> for StartFault {
 /// Why the runtime could not do as asked.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// A field of a container's description cannot be used.
-    #[error("{field}: {value:?} is not usable; {detail}")]
-    Spec {
-        /// The field, as a path in [`crate::ContainerSpec`].
-        field: String,
-        /// What was given.
-        value: String,
-        /// What to write instead, or why the value fails.
-        detail: String,
-    },
+    /// A field of a container's description, or of a request about it, cannot be used.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
     /// A file operation failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {

@@ -37,7 +37,7 @@ pub use process::{
 };
 pub use spec::{
     ContainerId, ContainerSpec, DevicePolicy, Isolation, LogSettings, Mount, MountSource,
-    PodIdentity, ProcessUser, PullPolicy, ResourceLimits,
+    PodIdentity, ProcessUser, PullPolicy, ResourceLimits, SpecError,
 };
 pub use state::{ContainerExit, ContainerState, ContainerStatus, ExitReason};
 pub use umask::with_usual_umask;

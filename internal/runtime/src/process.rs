@@ -34,7 +34,7 @@ use crate::error::RuntimeError;
 use crate::logs::{LogRead, read_logs};
 use crate::shim::supervise::{CGROUP_PARENT, DEFAULT_CGROUP_PARENT};
 use crate::shim::{STAGE, STAGE_PROBE};
-use crate::spec::{ContainerId, ContainerSpec};
+use crate::spec::{ContainerId, ContainerSpec, SpecError};
 use crate::state::{
     ContainerExit, ContainerState, ContainerStatus, SHIM_LOG, STOP_FILE, StopRequest, save,
 };
@@ -109,11 +109,11 @@ impl ProcessRuntime {
     /// tokio runtime, then [`ProcessRuntime::recover`].
     pub async fn new(config: Config) -> Result<ProcessRuntime, RuntimeError> {
         if config.shim_command.is_empty() {
-            return Err(RuntimeError::Spec {
+            return Err(RuntimeError::Spec(SpecError {
                 field: "shim_command".into(),
                 value: String::new(),
                 detail: "write this program and its shim command".into(),
-            });
+            }));
         }
         fs::create_dir_all(&config.root).map_err(RuntimeError::io("make", &config.root))?;
         let root = config

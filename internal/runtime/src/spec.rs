@@ -7,14 +7,24 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::RuntimeError;
-
 /// Longest container id.
 pub const MAX_ID: usize = 200;
 /// Rotation of a log file when the caller names none: 10 MiB, as the kubelet's default.
 pub const DEFAULT_LOG_BYTES: u64 = 10 * 1024 * 1024;
 /// Log files kept for a container, the current one included, as the kubelet's default.
 pub const DEFAULT_LOG_FILES: u32 = 5;
+
+/// A field of a container's description that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {value:?} is not usable; {detail}")]
+pub struct SpecError {
+    /// The field, as a path in [`ContainerSpec`].
+    pub field: String,
+    /// Its value.
+    pub value: String,
+    /// What to write instead, or why the value fails.
+    pub detail: String,
+}
 
 /// The name of one run of one container on this node; also a directory's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -24,7 +34,7 @@ pub struct ContainerId(String);
 impl ContainerId {
     /// Checks that `id` can name a directory and a cgroup: 1 to [`MAX_ID`] of
     /// `[A-Za-z0-9._-]`, not starting with a dot.
-    pub fn new(id: impl Into<String>) -> Result<ContainerId, RuntimeError> {
+    pub fn new(id: impl Into<String>) -> Result<ContainerId, SpecError> {
         let id = id.into();
         let good = !id.is_empty()
             && id.len() <= MAX_ID
@@ -35,7 +45,7 @@ impl ContainerId {
         if good {
             Ok(ContainerId(id))
         } else {
-            Err(RuntimeError::Spec {
+            Err(SpecError {
                 field: "id".into(),
                 value: id,
                 detail: format!(
@@ -46,7 +56,7 @@ impl ContainerId {
     }
 
     /// The id of the `attempt`th run (from 0) of container `name` of the pod `pod_uid`.
-    pub fn of(pod_uid: &str, name: &str, attempt: u32) -> Result<ContainerId, RuntimeError> {
+    pub fn of(pod_uid: &str, name: &str, attempt: u32) -> Result<ContainerId, SpecError> {
         ContainerId::new(format!("{pod_uid}_{name}_{attempt}"))
     }
 
@@ -63,8 +73,8 @@ impl fmt::Display for ContainerId {
 }
 
 impl TryFrom<String> for ContainerId {
-    type Error = RuntimeError;
-    fn try_from(id: String) -> Result<ContainerId, RuntimeError> {
+    type Error = SpecError;
+    fn try_from(id: String) -> Result<ContainerId, SpecError> {
         ContainerId::new(id)
     }
 }
@@ -201,9 +211,9 @@ impl ContainerSpec {
     }
 
     /// Checks all that can be checked without touching the machine; the first fault found.
-    pub fn validate(&self) -> Result<(), RuntimeError> {
+    pub fn validate(&self) -> Result<(), SpecError> {
         let bad = |field: String, value: String, detail: &str| {
-            Err(RuntimeError::Spec {
+            Err(SpecError {
                 field,
                 value,
                 detail: detail.into(),
@@ -350,9 +360,9 @@ impl Mount {
         self
     }
 
-    fn validate(&self, index: usize) -> Result<(), RuntimeError> {
+    fn validate(&self, index: usize) -> Result<(), SpecError> {
         let fault = |field: &str, value: String, detail: &str| {
-            Err(RuntimeError::Spec {
+            Err(SpecError {
                 field: format!("mounts[{index}].{field}"),
                 value,
                 detail: detail.into(),

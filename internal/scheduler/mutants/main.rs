@@ -43,14 +43,14 @@ fn main() -> Result<ExitCode, MutantFailure> {
     for mutant in chosen {
         let verdict = plant(mutant, &copy, &built)?;
         let (binary, test) = mutant.test;
-        let said = match verdict {
+        let outcome = match verdict {
             MutantOutcome::Red(Some(cases)) => format!("`{binary}`: {test} | {cases}"),
             MutantOutcome::Red(None) => format!("`{binary}`: {test} | "),
             MutantOutcome::Green => format!("nothing: `{binary}`: {test} stays green | "),
             MutantOutcome::Broken(ref why) => format!("not run: {why} | "),
         };
         unnoticed += usize::from(!matches!(verdict, MutantOutcome::Red(_)));
-        println!("| {} | {said} |", mutant.property);
+        println!("| {} | {outcome} |", mutant.property);
     }
     Ok(if unnoticed == 0 {
         ExitCode::SUCCESS

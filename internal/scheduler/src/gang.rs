@@ -215,7 +215,7 @@ pub(crate) struct Gang {
     /// The last emitted status of its PodGroup.
     pub(crate) shown: Option<EmittedStatus>,
     /// The last message to its waiting members.
-    pub(crate) told: String,
+    pub(crate) last_message: String,
     /// Those members, while they are the same.
     pub(crate) addressed: Option<Arc<[PodRef]>>,
     /// The last report on it, while it waits.
@@ -313,13 +313,13 @@ impl Gang {
     /// deleted.
     pub(crate) fn completed(&self, key: &GangKey) -> bool {
         let ended = self.total.succeeded + self.total.failed;
-        let said = self
+        let shown_completed = self
             .shown
             .as_ref()
             .is_some_and(|shown| shown.phase() == PodGroupPhase::Completed);
         self.total.pending == 0
             && self.total.pipelined + self.total.occupying() == 0
-            && (said || (ended > 0 && ended >= self.minimum(key)))
+            && (shown_completed || (ended > 0 && ended >= self.minimum(key)))
     }
 
     /// True if so many members have ended that the running ones cannot meet the minimum: the gang's

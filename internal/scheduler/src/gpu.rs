@@ -135,11 +135,11 @@ pub(crate) struct UnreadableAnnotation;
 impl Needs {
     /// Reads a pod's annotations.
     pub(crate) fn read(notes: &BTreeMap<String, String>) -> Result<Needs, UnreadableAnnotation> {
-        let said = |name: &str| {
+        let annotation = |name: &str| {
             let word = notes.get(name).map(|word| word.trim());
             word.filter(|word| !word.is_empty())
         };
-        let models = said(GPU_MODEL).map(|list| {
+        let models = annotation(GPU_MODEL).map(|list| {
             let all = list.split([',', '|']).map(Product::read);
             all.collect::<Option<Vec<Product>>>()
                 .ok_or(UnreadableAnnotation)
@@ -148,12 +148,13 @@ impl Needs {
         models.sort_unstable();
         models.dedup();
         let version = |name: &str| {
-            let read = said(name).map(|text| DottedVersion::read(text).ok_or(UnreadableAnnotation));
+            let read =
+                annotation(name).map(|text| DottedVersion::read(text).ok_or(UnreadableAnnotation));
             read.transpose()
         };
         Ok(Needs {
             models,
-            memory: said(GPU_MIN_MEMORY).map(mebibytes).transpose()?,
+            memory: annotation(GPU_MIN_MEMORY).map(mebibytes).transpose()?,
             compute: version(GPU_MIN_COMPUTE)?,
             driver: version(GPU_MIN_DRIVER)?,
         })

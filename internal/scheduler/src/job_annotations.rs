@@ -69,21 +69,25 @@ impl Deref for JobAnnotations {
 }
 
 impl JobAnnotations {
-    fn of(said: TermValues) -> JobAnnotations {
-        JobAnnotations((said != NO_VALUES).then(|| Arc::new(said)))
+    fn of(values: TermValues) -> JobAnnotations {
+        JobAnnotations((values != NO_VALUES).then(|| Arc::new(values)))
     }
 
     pub(crate) fn read(meta: &ObjectMeta) -> JobAnnotations {
-        let said = |name: &str| {
+        let annotation = |name: &str| {
             let maps = [meta.annotations.as_ref(), meta.labels.as_ref()];
             let words = maps.into_iter().flatten().filter_map(|map| map.get(name));
             words.map(|word| word.trim()).find(|word| !word.is_empty())
         };
-        let span = |name: &str| said(name).and_then(seconds).map(|span| span.min(SPAN_MAX));
-        let truth = |name: &str| said(name).and_then(|word| word.parse().ok());
+        let span = |name: &str| {
+            annotation(name)
+                .and_then(seconds)
+                .map(|span| span.min(SPAN_MAX))
+        };
+        let truth = |name: &str| annotation(name).and_then(|word| word.parse().ok());
         JobAnnotations::of(TermValues {
-            user: said(USER).map(Arc::from),
-            team: said(TEAM).map(Arc::from),
+            user: annotation(USER).map(Arc::from),
+            team: annotation(TEAM).map(Arc::from),
             preemptible: truth(PREEMPTIBLE).or_else(|| truth(VOLCANO_PREEMPTABLE)),
             movable: truth(MOVABLE),
             checkpoint: span(CHECKPOINT),
@@ -99,7 +103,9 @@ impl JobAnnotations {
             return self;
         };
         let deadline = deadline.clamp(0, SPAN_MAX);
-        let walltime = self.walltime.map_or(deadline, |said| said.min(deadline));
+        let walltime = self
+            .walltime
+            .map_or(deadline, |declared| declared.min(deadline));
         JobAnnotations::of(TermValues {
             walltime: Some(walltime),
             ..TermValues::clone(&self)
@@ -137,9 +143,9 @@ mod tests {
             ("100000000000000d", SPAN_MAX),
         ] {
             let names = [CHECKPOINT, CHECKPOINT_GRACE, WALLTIME, MIN_RUNTIME];
-            let said = names.map(|name| (name.to_owned(), text.to_owned()));
+            let annotations = names.map(|name| (name.to_owned(), text.to_owned()));
             let terms = JobAnnotations::read(&ObjectMeta {
-                annotations: Some(said.into()),
+                annotations: Some(annotations.into()),
                 ..ObjectMeta::default()
             });
             assert_eq!(terms.walltime, Some(counts), "{text}");
@@ -157,7 +163,7 @@ mod tests {
                 ..NOTHING
             })
         };
-        for (said, deadline, want) in [
+        for (declared, deadline, want) in [
             (None, None, None),
             (None, Some(60), Some(60)),
             (Some(30), Some(60), Some(30)),
@@ -166,7 +172,7 @@ mod tests {
             (Some(90), Some(i64::MIN), Some(0)),
             (None, Some(i64::MAX), Some(SPAN_MAX)),
         ] {
-            assert_eq!(says(said).within(deadline).walltime, want);
+            assert_eq!(says(declared).within(deadline).walltime, want);
         }
     }
 }

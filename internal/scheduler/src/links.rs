@@ -45,12 +45,12 @@ impl Links {
         let mut worth = vec![0; n * n];
         for (a, from) in gpus.iter().enumerate() {
             for (b, to) in gpus.iter().enumerate().filter(|(b, _)| *b != a) {
-                let said = |from: &GpuDevice, to: &GpuDevice| {
+                let best_link = |from: &GpuDevice, to: &GpuDevice| {
                     let links = from.links.iter().filter(|link| link.to == to.id);
                     links.filter_map(worth_of).max()
                 };
                 let near = from.numa.is_some() && from.numa == to.numa;
-                let known = said(from, to).max(said(to, from));
+                let known = best_link(from, to).max(best_link(to, from));
                 worth[a * n + b] = known.unwrap_or(if near { NODE } else { SYS });
             }
         }
@@ -267,8 +267,11 @@ mod tests {
 
     #[test]
     fn a_path_that_one_end_tells_of_is_the_other_ends_too() {
-        let told = links(&machine(2, &[(0, 1, "PIX", 0)]));
-        assert_eq!(told.between(0, 1), told.between(1, 0));
+        let links_of_one_end = links(&machine(2, &[(0, 1, "PIX", 0)]));
+        assert_eq!(
+            links_of_one_end.between(0, 1),
+            links_of_one_end.between(1, 0)
+        );
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl Scheduler {
             gang.report = None;
             gang.held_until = None;
             gang.held_why = None;
-            gang.told.clear();
+            gang.last_message.clear();
         }
         gang.line = place;
         if gang.expected != expects {

@@ -157,8 +157,8 @@ impl Scheduler {
             }
             let obstacle = self.waits_for_terminating(&key);
             let (report, _) = self.report(&key, &obstacle, 0);
-            let told = (report.verdict, &*report.sentence());
-            plan.groups.extend(self.status_update(&key, Some(told)));
+            let verdict = (report.verdict, &*report.sentence());
+            plan.groups.extend(self.status_update(&key, Some(verdict)));
             self.changed_gangs.remove(&key);
             held.push(report);
         }
@@ -251,20 +251,20 @@ impl Scheduler {
         plan: &mut Plan,
     ) -> bool {
         let line = &self.queues.at(at).line;
-        let said = self
+        let lines = self
             .report_cache
             .lines
             .get(&at)
-            .map_or(0, |said| said.len());
+            .map_or(0, |lines| lines.len());
         let last = line.iter().rev().take(count).map(|place| &place.gang);
         let mut last: Vec<GangKey> = last.cloned().collect();
         let are_last = last.iter().all(|key| round.obstacles.contains_key(key));
-        if said + count != line.len() || !are_last {
+        if lines + count != line.len() || !are_last {
             return false;
         }
         last.reverse();
         for (place, key) in last.iter().enumerate() {
-            let report = self.write_report(key, said + place, round, plan);
+            let report = self.write_report(key, lines + place, round, plan);
             let line = self.report_cache.lines.entry(at).or_default();
             Arc::make_mut(line).push(report);
         }
@@ -303,10 +303,10 @@ impl Scheduler {
     fn new_message(&mut self, key: &GangKey, sentence: String) -> Option<Unscheduled> {
         let changed_gangs = self.changed_gangs.contains(key);
         let gang = self.gangs.get_mut(key)?;
-        if (gang.told == sentence && !changed_gangs) || gang.pending.is_empty() {
+        if (gang.last_message == sentence && !changed_gangs) || gang.pending.is_empty() {
             return None;
         }
-        gang.told.clone_from(&sentence);
+        gang.last_message.clone_from(&sentence);
         let pods = gang.pending.iter().filter_map(|(_, name)| {
             let pod = self.pods.get(name)?;
             Some(PodRef {

@@ -258,7 +258,7 @@ pub(crate) struct SimulatedGang {
     /// The controller that created it, if any.
     pub(crate) owner: Option<usize>,
     /// The last reported reason for waiting.
-    pub(crate) said: Option<resources::report::WaitReason>,
+    pub(crate) last_reason: Option<resources::report::WaitReason>,
     /// Its index in the results.
     pub(crate) result: usize,
 }

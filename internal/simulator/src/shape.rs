@@ -331,8 +331,11 @@ mod tests {
             ("0xhgx-h100", "from 1 to"),
             ("2xabacus", "hgx-h200"),
         ] {
-            let said = cluster("--cluster", text).unwrap_err().to_string();
-            assert!(said.contains(word) && said.contains("--cluster"), "{said}");
+            let error = cluster("--cluster", text).unwrap_err().to_string();
+            assert!(
+                error.contains(word) && error.contains("--cluster"),
+                "{error}"
+            );
         }
     }
 

@@ -262,7 +262,7 @@ impl Summary {
             .collect();
         let within = foretold
             .iter()
-            .filter(|(told, started)| (told[0]..=told[2]).contains(started))
+            .filter(|(estimate, started)| (estimate[0]..=estimate[2]).contains(started))
             .count();
         let (ended_count, running_count) = (ended.clone().count(), running.count());
         Summary {
@@ -297,7 +297,7 @@ impl Summary {
             estimate_error_seconds: Distribution::of(
                 foretold
                     .iter()
-                    .map(|(told, started)| (started - told[1]).abs() as f64)
+                    .map(|(estimate, started)| (started - estimate[1]).abs() as f64)
                     .collect(),
             ),
             completion_seconds: completions(gangs.iter()),

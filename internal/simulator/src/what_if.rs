@@ -219,20 +219,20 @@ mod tests {
             ("colour=red", "weight"),
             ("weight=a:0", "at least 1"),
         ] {
-            let said = change(text).unwrap_err().to_string();
-            assert!(said.contains(word), "{said}");
+            let error = change(text).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
         }
         for (text, word) in [
             ("remove-nodes=2xhgx", "a number up to 1"),
             ("weight=a:2", "one of the queues"),
             ("add-nodes=2xabacus", "hgx-b200"),
         ] {
-            let said = change(text)
+            let error = change(text)
                 .unwrap()
                 .apply(&mut scenario)
                 .unwrap_err()
                 .to_string();
-            assert!(said.contains(word), "{said}");
+            assert!(error.contains(word), "{error}");
         }
     }
 }

@@ -65,7 +65,7 @@ pub struct Ended {
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
     /// It returned without an error before a stop was requested, and it must run until then.
-    #[error("ended before a stop was requested; its log lines before this one tell more")]
+    #[error("ended before a stop was requested; the log lines before this one have the reason")]
     Returned,
     /// It returned an error.
     #[error("failed: {}", with_sources(.0))]

@@ -110,8 +110,8 @@ mod tests {
                 .iter()
                 .map(|(id, of)| ((*id).to_owned(), *of))
                 .collect();
-            let seen = watch.observe(&pod, at, &gpus);
-            seen.map(|seen| (seen.active, seen.idle))
+            let activity = watch.observe(&pod, at, &gpus);
+            activity.map(|activity| (activity.active, activity.idle))
         };
         assert_eq!(see(0, &[("a", 0.0), ("b", 90.0)]), None);
         assert_eq!(see(15, &[("a", 4.9), ("b", 90.0)]), Some((1, 1)));

@@ -236,7 +236,7 @@ impl UsageBook {
 
     /// Takes in what was measured of a pod's GPUs. A pod whose allocation is not open changes nothing, nor does time
     /// that was measured before.
-    pub fn measure(&mut self, uid: &PodUid, seen: GpuActivity) {
+    pub fn measure(&mut self, uid: &PodUid, activity: GpuActivity) {
         let Some((_, open)) = self.open.get_mut(uid) else {
             return;
         };
@@ -244,9 +244,9 @@ impl UsageBook {
         let held: i64 = (amounts.filter(|(name, _)| is_whole_gpu(name)))
             .map(|(_, amount)| amount)
             .sum();
-        let active = seen.active.clamp(0, held.max(0));
-        let idle = seen.idle.clamp(0, (held - active).max(0));
-        let (from, until) = (milliseconds(seen.from), milliseconds(seen.until));
+        let active = activity.active.clamp(0, held.max(0));
+        let idle = activity.idle.clamp(0, (held - active).max(0));
+        let (from, until) = (milliseconds(activity.from), milliseconds(activity.until));
         let owner = open.allocation.owner.clone();
         for part in open.measured.add(from, until, active, idle) {
             let (span, owner) = (part.span, owner.clone());

@@ -32,19 +32,19 @@ pub struct IdleGpus {
 
 impl IdleGpus {
     /// Takes in what the `held` GPUs of a pod did since the observation before; none if that is not known.
-    pub fn observe(&mut self, pod: &PodUid, held: usize, seen: Option<&GpuActivity>) {
-        let idle = |seen: &&GpuActivity| {
-            seen.active == 0 && held > 0 && usize::try_from(seen.idle) == Ok(held)
+    pub fn observe(&mut self, pod: &PodUid, held: usize, activity: Option<&GpuActivity>) {
+        let idle = |activity: &&GpuActivity| {
+            activity.active == 0 && held > 0 && usize::try_from(activity.idle) == Ok(held)
         };
-        let Some(seen) = seen.filter(idle) else {
+        let Some(activity) = activity.filter(idle) else {
             self.pods.remove(pod);
             return;
         };
         let before = self.pods.get(pod);
-        let before = before.filter(|span| span.until == seen.from && span.held == held);
-        let since = before.map_or(seen.from, |span| span.since);
+        let before = before.filter(|span| span.until == activity.from && span.held == held);
+        let since = before.map_or(activity.from, |span| span.since);
         if self.pods.contains_key(pod) || self.pods.len() < PODS_MAX {
-            let until = seen.until;
+            let until = activity.until;
             self.pods
                 .insert(pod.clone(), IdleSpan { since, until, held });
         }

@@ -191,11 +191,11 @@ fn by_platform(pod: &Pod) -> Story {
     let Some(disruption) = disruption(pod) else {
         return Story::new(FailureClass::Preempted, "was preempted", message);
     };
-    let said = disruption.message.as_deref().unwrap_or_default();
+    let cause = disruption.message.as_deref().unwrap_or_default();
     if disruption.reason.as_deref() != Some(names::PREEMPTION_BY_SCHEDULER) {
-        return Story::new(FailureClass::Evicted, "was evicted", said);
+        return Story::new(FailureClass::Evicted, "was evicted", cause);
     }
-    let (why, rest) = said.split_once(": ").unwrap_or((said, ""));
+    let (why, rest) = cause.split_once(": ").unwrap_or((cause, ""));
     let rest = pod_facts::clause(rest, STATUS_TEXT_MAX);
     let class = if PREEMPTIONS.contains(&why) {
         FailureClass::Preempted
@@ -225,7 +225,7 @@ fn by_program(pod: &Pod, main: &str, end: &ContainerStateTerminated) -> Story {
         let what = format!("exited with code {code} ({reason})");
         return Story::new(FailureClass::StartError, what, "");
     }
-    let said = of_log(message);
+    let evidence = of_log(message);
     if reason == "OOMKilled" {
         return Story {
             class: FailureClass::OutOfMemory,
@@ -240,7 +240,7 @@ fn by_program(pod: &Pod, main: &str, end: &ContainerStateTerminated) -> Story {
         class: of_log,
         text,
         unloadable,
-    } = said.unwrap_or_default();
+    } = evidence.unwrap_or_default();
     Story {
         class: of_log.unwrap_or(class),
         what,
@@ -338,8 +338,8 @@ pub(crate) fn record(member: &Member<'_>) -> FailureRecord {
 /// When the pod failed, or began to be evicted.
 pub(crate) fn failed_at(pod: &Pod, main: &str) -> Option<Timestamp> {
     if pod_facts::is_leaving(pod) {
-        let said = disruption(pod).and_then(|one| one.last_transition_time.as_ref());
-        return said.map(|time| time.0);
+        let since = disruption(pod).and_then(|one| one.last_transition_time.as_ref());
+        return since.map(|time| time.0);
     }
     if PodPhase::of(pod).is_finished() {
         return pod_facts::finished_at(pod);
@@ -705,9 +705,9 @@ mod tests {
             class: FailureClass::Evicted,
             ..again.clone()
         };
-        let told = observe(Some(known), members(&cause)).unwrap();
+        let observed = observe(Some(known), members(&cause)).unwrap();
         assert_eq!(
-            (told.class, told.action),
+            (observed.class, observed.action),
             (FailureClass::ExitCode, again.action)
         );
     }

@@ -15,7 +15,7 @@ pub(crate) fn change(
     owner: &ObjectMeta,
     reference: OwnerReference,
     wanted: PodGroupSpec,
-    said: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
     observed: Option<&PodGroup>,
 ) -> Option<PodGroup> {
     let Some(observed) = observed else {
@@ -24,7 +24,7 @@ pub(crate) fn change(
                 name: owner.name.clone(),
                 namespace: owner.namespace.clone(),
                 owner_references: Some(vec![reference]),
-                annotations: (!said.is_empty()).then_some(said),
+                annotations: (!annotations.is_empty()).then_some(annotations),
                 ..ObjectMeta::default()
             },
             spec: wanted,
@@ -33,17 +33,17 @@ pub(crate) fn change(
     };
     // Annotations set on the group itself are kept, unless the owner sets them differently.
     let there = observed.metadata.annotations.as_ref();
-    let told = said
+    let has_annotations = annotations
         .iter()
         .all(|(name, value)| there.and_then(|all| all.get(name)) == Some(value));
-    let same = told && agrees(&observed.spec, &wanted);
+    let same = has_annotations && agrees(&observed.spec, &wanted);
     if !controlled_by(&observed.metadata, owner) || same {
         return None;
     }
     let mut changed = observed.clone();
-    if !told {
-        let annotations = changed.metadata.annotations.get_or_insert_default();
-        annotations.extend(said);
+    if !has_annotations {
+        let present = changed.metadata.annotations.get_or_insert_default();
+        present.extend(annotations);
     }
     changed.spec.min_member = wanted.min_member;
     changed.spec.min_task_member = wanted.min_task_member;

@@ -442,11 +442,11 @@ mod tests {
             ),
         ];
         for (text, parts) in cases {
-            let said = problem(text);
+            let problem_text = problem(text);
             for part in *parts {
                 assert!(
-                    said.contains(part),
-                    "{part:?} is missing for {text:?}: {said}"
+                    problem_text.contains(part),
+                    "{part:?} is missing for {text:?}: {problem_text}"
                 );
             }
         }

@@ -219,7 +219,7 @@ struct UsageWriter {
     /// Changes that could not be written yet. Later ones of the same records replace them.
     left: StoredRecords,
     /// Whether the full disk has been logged.
-    said: bool,
+    logged: bool,
 }
 
 impl UsageWriter {
@@ -227,7 +227,7 @@ impl UsageWriter {
         UsageWriter {
             ledger,
             left: Vec::new(),
-            said: false,
+            logged: false,
         }
     }
 
@@ -249,14 +249,14 @@ impl UsageWriter {
         };
         match tokio::task::spawn_blocking(write).await {
             Ok((Ok(()), _)) => {
-                self.said = false;
+                self.logged = false;
                 true
             }
             Ok((Err(error @ LedgerError::NoSpace { .. }), changes)) => {
                 self.left = changes;
-                if !self.said {
+                if !self.logged {
                     tracing::warn!(%error, "the disk is full: usage stays in memory until there is room");
-                    self.said = true;
+                    self.logged = true;
                 }
                 true
             }

@@ -118,7 +118,7 @@ impl Alerting {
         let mut ended = std::pin::pin!(signals::requested(ended));
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut ready, mut turn, mut said) = (false, 0, false);
+        let (mut ready, mut turn, mut logged) = (false, 0, false);
         loop {
             tokio::select! {
                 () = &mut ended => return,
@@ -136,7 +136,7 @@ impl Alerting {
                         let sender = self.sender.clone();
                         sending.spawn(async move { deliver(&sender, due).await });
                     }
-                    self.store(&mut said).await;
+                    self.store(&mut logged).await;
                 }
             }
         }
@@ -184,8 +184,8 @@ impl Alerting {
         }
     }
 
-    /// Stores what changed. `said` is whether a failure was logged.
-    async fn store(&self, said: &mut bool) {
+    /// Stores what changed. `logged` is whether a failure was logged.
+    async fn store(&self, logged: &mut bool) {
         let Some(state) = self.alerts.lock().take_changes() else {
             return;
         };
@@ -194,14 +194,14 @@ impl Alerting {
         let written = tokio::task::spawn_blocking(write).await;
         let failure = match written {
             Ok(Ok(())) => {
-                *said = false;
+                *logged = false;
                 return;
             }
             Ok(Err(error)) => format!("{error:#}"),
             Err(error) => error.to_string(),
         };
         self.alerts.lock().mark_changed();
-        if !std::mem::replace(said, true) {
+        if !std::mem::replace(logged, true) {
             tracing::warn!(
                 failure,
                 "the alerts are not stored; the server tries again each second"

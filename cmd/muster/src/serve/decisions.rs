@@ -121,7 +121,7 @@ struct DecisionWriter {
     /// Changes that were taken from the `ReportBoard` and could not be written yet.
     left: Arc<Vec<RecordChange>>,
     /// Whether the full disk has been logged.
-    said: bool,
+    logged: bool,
     /// Whether no write can succeed any more.
     gave_up: bool,
 }
@@ -132,7 +132,7 @@ impl DecisionWriter {
             ledger,
             board,
             left: Arc::default(),
-            said: false,
+            logged: false,
             gave_up: false,
         }
     }
@@ -152,12 +152,12 @@ impl DecisionWriter {
             match written {
                 Ok(Ok(())) => {
                     self.left = Arc::default();
-                    self.said = false;
+                    self.logged = false;
                 }
                 Ok(Err(error @ LedgerError::NoSpace { .. })) => {
-                    if !self.said {
+                    if !self.logged {
                         tracing::warn!(%error, "the disk is full: decisions stay in memory until there is room");
-                        self.said = true;
+                        self.logged = true;
                     }
                     return true;
                 }

@@ -146,23 +146,23 @@ fn of_gpu(gpu: &hardware::Gpu) -> String {
     } else {
         format!("UNHEALTHY: {}", gpu.problem)
     };
-    let mut said = vec![format!("{} MiB", gpu.memory_mib), gpu.pci.clone()];
+    let mut facts = vec![format!("{} MiB", gpu.memory_mib), gpu.pci.clone()];
     let pcie = gpu.pcie;
     if pcie.max_generation > 0 {
-        said.push(format!("PCIe {} x{}", pcie.max_generation, pcie.max_width));
+        facts.push(format!("PCIe {} x{}", pcie.max_generation, pcie.max_width));
     }
     if let Some(ecc) = gpu.ecc {
         let on = if ecc.enabled { "on" } else { "off" };
-        said.push(format!("ECC {on} ({} errors uncorrected)", ecc.uncorrected));
+        facts.push(format!("ECC {on} ({} errors uncorrected)", ecc.uncorrected));
     }
     if let Some(slices) = &gpu.slices {
-        said.push(format!("MIG, {} slices", slices.len()));
+        facts.push(format!("MIG, {} slices", slices.len()));
     }
     format!(
         "  {:>2}  {}  {}  {}  {health}",
         gpu.index,
         gpu.model,
-        said.join(", "),
+        facts.join(", "),
         gpu.id
     )
 }

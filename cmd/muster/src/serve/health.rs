@@ -86,11 +86,11 @@ impl HealthState {
             ServerState::Waits(why) => unready(&format!("waiting: {why}")),
             ServerState::Follows(leader) => {
                 let leader = leader.borrow();
-                let said = match leader.as_str() {
+                let text = match leader.as_str() {
                     "" => "on standby".to_owned(),
                     leader => format!("on standby: {leader} leads"),
                 };
-                (StatusCode::OK, format!("{said}\n"))
+                (StatusCode::OK, format!("{text}\n"))
             }
             ServerState::Leads(board, _) if !board.counts().listed => {
                 unready("leading: the cluster is being listed")
@@ -160,9 +160,9 @@ mod tests {
         state.set(ServerState::Waits(
             "the cluster does not know queues".to_owned(),
         ));
-        let (status, said) = state.ready();
+        let (status, text) = state.ready();
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-        assert!(said.contains("queues"), "{said}");
+        assert!(text.contains("queues"), "{text}");
         let (_leader, follows) = watch::channel("other_1".to_owned());
         state.set(ServerState::Follows(follows));
         let ready = (StatusCode::OK, "on standby: other_1 leads\n".to_owned());

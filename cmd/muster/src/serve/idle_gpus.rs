@@ -40,7 +40,7 @@ pub struct IdleGpuPolicing {
     idle: SharedIdleGpus,
     jobs: SharedIdleJobs,
     /// By the job's uid, the last stage of which its owner was told, and whether its limit cancelled then.
-    told: BTreeMap<String, (IdleStage, bool)>,
+    notified: BTreeMap<String, (IdleStage, bool)>,
 }
 
 impl IdleGpuPolicing {
@@ -50,7 +50,7 @@ impl IdleGpuPolicing {
             board,
             idle,
             jobs: SharedIdleJobs::default(),
-            told: BTreeMap::new(),
+            notified: BTreeMap::new(),
         }
     }
 
@@ -102,14 +102,16 @@ impl IdleGpuPolicing {
         now: Timestamp,
     ) {
         let idle = self.idle_jobs(namespaces, now);
-        self.told
+        self.notified
             .retain(|uid, _| idle.iter().any(|(holder, _)| holder.uid == *uid));
         for (holder, job) in &idle {
             let stage = job.stage(now);
             let cancels = job.limit.as_ref().is_some_and(ShownLimit::cancels);
-            let told = self.told.get(&holder.uid).copied();
+            let notified = self.notified.get(&holder.uid).copied();
             // A policy that begins to cancel does so for jobs that were warned at their limit, too.
-            if stage == IdleStage::Early || told.is_some_and(|told| told >= (stage, cancels)) {
+            if stage == IdleStage::Early
+                || notified.is_some_and(|notified| notified >= (stage, cancels))
+            {
                 continue;
             }
             let done = match (stage, cancels) {
@@ -122,7 +124,7 @@ impl IdleGpuPolicing {
             };
             match done {
                 Ok(()) => {
-                    self.told.insert(holder.uid.clone(), (stage, cancels));
+                    self.notified.insert(holder.uid.clone(), (stage, cancels));
                 }
                 Err(error) => tracing::warn!(
                     namespace = holder.namespace,

@@ -169,12 +169,12 @@ async fn make_default_queue(client: Client) {
 }
 
 async fn until_kinds_are_there(client: &Client, config: &controllers::Config, state: &HealthState) {
-    let mut said = String::new();
+    let mut logged = String::new();
     while let Err(reason) = cluster::check_kinds(client, config.jobs.iter().copied()).await {
         let reason = reason.to_string();
-        if reason != said {
+        if reason != logged {
             tracing::warn!("waiting: {reason}");
-            said.clone_from(&reason);
+            logged.clone_from(&reason);
         }
         state.set(ServerState::Waits(reason));
         tokio::time::sleep(LOOK_AGAIN).await;

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 pub fn stop() -> Result<watch::Receiver<bool>> {
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
-    let (tell, stop) = watch::channel(false);
+    let (stop_sender, stop) = watch::channel(false);
     tokio::spawn(async move {
         for attempt in 0.. {
             tokio::select! {
@@ -19,7 +19,7 @@ pub fn stop() -> Result<watch::Receiver<bool>> {
                 std::process::exit(130);
             }
             tracing::info!("stopping");
-            let _ = tell.send(true);
+            let _ = stop_sender.send(true);
         }
     });
     Ok(stop)

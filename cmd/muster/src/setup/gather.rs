@@ -119,8 +119,8 @@ async fn clock() -> ClockSync {
             "yes" => ClockSync::Synchronised,
             "no" => ClockSync::Unsynchronised,
             _ => {
-                let said = String::from_utf8_lossy(&answer.stderr);
-                ClockSync::Unknown(format!("timedatectl: {}", said.trim()))
+                let stderr = String::from_utf8_lossy(&answer.stderr);
+                ClockSync::Unknown(format!("timedatectl: {}", stderr.trim()))
             }
         },
     }

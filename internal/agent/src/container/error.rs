@@ -2,7 +2,7 @@
 
 use devices::allocation::AllocationError;
 use resources::invalid_value::InvalidValue;
-use runtime::RuntimeError;
+use runtime::SpecError;
 
 use crate::confinement::ConfinementError;
 use crate::env::EnvError;
@@ -15,7 +15,7 @@ pub enum ContainerError {
     Unknown(String),
     /// A process without a command.
     #[error(
-        "container {0:?} has neither command nor args, and without its image nothing says what to run"
+        "container {0:?} has neither command nor args; a container without an image needs one of them"
     )]
     NoCommand(String),
     /// A variable has no value.
@@ -40,7 +40,7 @@ pub enum ContainerError {
     Field(#[from] InvalidValue),
     /// The runtime refuses the description.
     #[error(transparent)]
-    Runtime(#[from] RuntimeError),
+    Spec(#[from] SpecError),
     /// The file for its termination message can't be made.
     #[error("{path}: {error}")]
     Message {

@@ -60,9 +60,9 @@ impl NodeClient {
         Ok(pods.list(&here).await?.items)
     }
 
-    /// Passes the node's metadata to `tell`, now and after each change. While the watch fails, the
+    /// Passes the node's metadata to `on_change`, now and after each change. While the watch fails, the
     /// log says that `what` can't be received.
-    pub(super) async fn follow_node(&self, what: &str, mut tell: impl FnMut(ObjectMeta)) {
+    pub(super) async fn follow_node(&self, what: &str, mut on_change: impl FnMut(ObjectMeta)) {
         let nodes: Api<PartialObjectMeta<Node>> = Api::all(self.client.clone());
         let this = format!("metadata.name={}", self.node);
         let events = watcher::watcher(nodes, watcher::Config::default().fields(&this));
@@ -70,7 +70,7 @@ impl NodeClient {
         loop {
             match events.try_next().await {
                 Ok(Some(watcher::Event::InitApply(node) | watcher::Event::Apply(node))) => {
-                    tell(node.metadata);
+                    on_change(node.metadata);
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => return,
@@ -249,17 +249,18 @@ impl NodeClient {
     /// Writes the GPUs' state, by this machine's clock, and the active alerts.
     pub(super) async fn report_gpu_state(
         &self,
-        seen: &HealthObservation,
+        observation: &HealthObservation,
     ) -> Result<(), kube::Error> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let load = NodeLoad {
             at: Timestamp::now(),
-            gpus: seen.loads.clone(),
+            gpus: observation.loads.clone(),
         };
         let load = serde_json::to_string(&load).map_err(kube::Error::SerdeError)?;
-        let stand = (!seen.alerts.is_empty()).then(|| serde_json::to_string(&seen.alerts));
-        let stand = stand.transpose().map_err(kube::Error::SerdeError)?;
-        let note = json!({"metadata": {"annotations": {LOAD: load, ALERTS: stand}}});
+        let alerts_json =
+            (!observation.alerts.is_empty()).then(|| serde_json::to_string(&observation.alerts));
+        let alerts_json = alerts_json.transpose().map_err(kube::Error::SerdeError)?;
+        let note = json!({"metadata": {"annotations": {LOAD: load, ALERTS: alerts_json}}});
         let as_us = PatchParams::default();
         (nodes
             .patch_metadata(&self.node, &as_us, &Patch::Merge(&note))
@@ -302,20 +303,20 @@ pub(super) enum HealthyCondition {
 
 /// Keeps the node's annotation, labels and conditions equal to the machine's state.
 pub async fn publish(cluster: NodeClient, mut machine: watch::Receiver<NodeHardware>) {
-    let mut said: Option<Option<String>> = None;
+    let mut reported: Option<Option<String>> = None;
     let mut suspected: Option<String> = None;
     let mut failed: Option<String> = None;
     loop {
         let now = machine.borrow_and_update().clone();
         let trouble = now.inventory.not_uniform();
         // Unless `single` was requested, only a condition written before is cleared.
-        let of_concern = said.is_some() || now.inventory.mig_strategy == MIG_SINGLE;
-        let tell = async {
+        let of_concern = reported.is_some() || now.inventory.mig_strategy == MIG_SINGLE;
+        let written = async {
             cluster.notify(&now).await?;
-            if of_concern && said.as_ref() != Some(&trouble) {
+            if of_concern && reported.as_ref() != Some(&trouble) {
                 let wrong = trouble.as_deref().unwrap_or_default();
                 (cluster.report_condition(&STRATEGY, wrong, HealthyCondition::False)).await?;
-                said = Some(trouble);
+                reported = Some(trouble);
             }
             if suspected.as_deref() != Some(now.suspect.as_str()) {
                 (cluster.report_condition(&SUSPICION, &now.suspect, HealthyCondition::False))
@@ -328,7 +329,7 @@ pub async fn publish(cluster: NodeClient, mut machine: watch::Receiver<NodeHardw
             }
             Ok::<_, kube::Error>(())
         };
-        if let Err(error) = tell.await {
+        if let Err(error) = written.await {
             // The kubelet may not have created the Node yet.
             tracing::debug!(%error, node = cluster.node, "the inventory cannot be written to the Node yet; trying again");
             tokio::time::sleep(TRY_EVERY).await;

@@ -16,7 +16,7 @@ use crate::health::{HealthObservation, SentHealth, looks};
 /// Watches GPUs for changes to publish.
 pub struct GpuReporter {
     watcher: AlertWatcher,
-    told: SentHealth,
+    sent: SentHealth,
     last: Option<Instant>,
     /// The kubelet's pod resources socket.
     pod_resources: PathBuf,
@@ -28,15 +28,15 @@ impl GpuReporter {
     pub fn new(
         pod_resources: PathBuf,
     ) -> (GpuReporter, watch::Receiver<Option<HealthObservation>>) {
-        let (news, heard) = watch::channel(None);
+        let (news, receiver) = watch::channel(None);
         let vitals = GpuReporter {
             watcher: AlertWatcher::default(),
-            told: SentHealth::default(),
+            sent: SentHealth::default(),
             last: None,
             pod_resources,
             news,
         };
-        (vitals, heard)
+        (vitals, receiver)
     }
 
     /// Processes an inventory, as often as the embedded engine's agents do.
@@ -60,43 +60,46 @@ impl GpuReporter {
         }
         let looks = looks(found, |gpu| !holders.of(gpu).is_empty());
         let alerts = self.watcher.observe(&looks, jiff::Timestamp::now());
-        if let Some(seen) = self.told.news(HealthObservation::of(found, alerts), now) {
-            self.news.send_replace(Some(seen));
+        if let Some(observation) = self.sent.news(HealthObservation::of(found, alerts), now) {
+            self.news.send_replace(Some(observation));
         }
     }
 }
 
 /// Keeps the node's annotations equal to the last values.
-pub async fn publish(cluster: NodeClient, mut heard: watch::Receiver<Option<HealthObservation>>) {
+pub async fn publish(
+    cluster: NodeClient,
+    mut observations: watch::Receiver<Option<HealthObservation>>,
+) {
     // The alerts at the start of this agent: an earlier agent may have written their events.
-    let mut stood: Option<Vec<Alert>> = None;
+    let mut last_alerts: Option<Vec<Alert>> = None;
     loop {
-        let seen = heard.borrow_and_update().clone();
-        if let Some(seen) = seen {
-            let tell = async {
-                let before = match stood.take() {
+        let observation = observations.borrow_and_update().clone();
+        if let Some(observation) = observation {
+            let written = async {
+                let before = match last_alerts.take() {
                     Some(before) => before,
                     None => cluster.alerts().await?,
                 };
-                cluster.report_gpu_state(&seen).await?;
-                for news in news(&before, &seen.alerts) {
+                cluster.report_gpu_state(&observation).await?;
+                for news in news(&before, &observation.alerts) {
                     let (reason, message) = (&news.reason, &news.message);
                     if news.begins {
                         tracing::warn!("alert {reason}: {message}");
                     }
                     cluster.report_event(news.warns, reason, message).await;
                 }
-                stood = Some(seen.alerts.clone());
+                last_alerts = Some(observation.alerts.clone());
                 Ok::<_, kube::Error>(())
             };
-            if let Err(error) = tell.await {
+            if let Err(error) = written.await {
                 // The kubelet may not have created the Node yet.
                 tracing::debug!(%error, "the GPUs' state cannot be written to the Node yet; trying again");
                 tokio::time::sleep(TRY_EVERY).await;
                 continue;
             }
         }
-        if heard.changed().await.is_err() {
+        if observations.changed().await.is_err() {
             return;
         }
     }

@@ -63,11 +63,11 @@ struct MigManager<'a> {
     unsure: bool,
     /// Whether the possible layouts are published to schedulers: not if their resources would
     /// differ from the published ones.
-    tells: bool,
+    publishes_layouts: bool,
     /// The possible layouts published last.
     possible: Option<Possible>,
     /// The last message about holders in the way.
-    said: String,
+    last_message: String,
     /// Pods with an eviction request.
     evictions: Evictions,
     /// How often each GPU was cut for the label's present value.
@@ -82,7 +82,7 @@ pub async fn manage(
     withheld: Withheld,
     machine: watch::Receiver<NodeHardware>,
 ) {
-    let (told, mut labels) = watch::channel(None);
+    let (labels_sender, mut labels) = watch::channel(None);
     let mut manager = MigManager {
         settings,
         cluster: cluster.clone(),
@@ -93,10 +93,10 @@ pub async fn manage(
         specs: Specs::new(&config.cdi),
         state: None,
         unsure: true,
-        tells: config.given_by == DeviceDelivery::Plugin
+        publishes_layouts: config.given_by == DeviceDelivery::Plugin
             && config.settings.sharing == Sharing::default(),
         possible: None,
-        said: String::new(),
+        last_message: String::new(),
         evictions: Evictions::default(),
         cuts: BTreeMap::new(),
     };
@@ -114,10 +114,10 @@ pub async fn manage(
                     .as_ref()
                     .is_some_and(|labels| labels.wanted != now.wanted)
             });
-            let heard = match round {
+            let changed = match round {
                 Ok(Round::Over) => other.await.map(|it| it.clone()).ok(),
                 Ok(Round::Again(after)) => match timeout(after, other).await {
-                    Ok(heard) => heard.map(|it| it.clone()).ok(),
+                    Ok(changed) => changed.map(|it| it.clone()).ok(),
                     Err(_) => continue,
                 },
                 Err(error) => {
@@ -126,9 +126,9 @@ pub async fn manage(
                     continue;
                 }
             };
-            match heard {
-                Some(heard) => {
-                    now = heard.unwrap_or_default();
+            match changed {
+                Some(changed) => {
+                    now = changed.unwrap_or_default();
                     // The author of the label may write its state with it.
                     manager.state = now.state.take();
                     manager.unsure = true;
@@ -139,7 +139,7 @@ pub async fn manage(
         }
     };
     tokio::select! {
-        () = listen(&cluster, &told) => {}
+        () = listen(&cluster, &labels_sender) => {}
         () = rounds => {}
     }
 }
@@ -155,7 +155,7 @@ pub async fn cut_nothing(cluster: &NodeClient) {
 }
 
 /// Receives the node's labels.
-async fn listen(cluster: &NodeClient, told: &watch::Sender<Option<MigLabels>>) {
+async fn listen(cluster: &NodeClient, labels_sender: &watch::Sender<Option<MigLabels>>) {
     let follow = cluster.follow_node("the node's labels", |node| {
         let all = node.labels.unwrap_or_default();
         let value = |name| all.get(name).filter(|value| !value.is_empty()).cloned();
@@ -163,7 +163,7 @@ async fn listen(cluster: &NodeClient, told: &watch::Sender<Option<MigLabels>>) {
             wanted: value(MIG_CONFIG),
             state: value(MIG_CONFIG_STATE),
         };
-        told.send_if_modified(|before| {
+        labels_sender.send_if_modified(|before| {
             let news = before.as_ref().map(|before| &before.wanted) != Some(&labels.wanted);
             if news {
                 *before = Some(labels);
@@ -283,7 +283,7 @@ impl MigManager<'_> {
     /// Publishes the possible layouts to schedulers.
     async fn report_possible(&mut self, cards: &[Card]) -> Result<(), kube::Error> {
         let strategy = self.machine.borrow().inventory.mig_strategy.clone();
-        let by_profile = self.tells && strategy != MIG_SINGLE && strategy != MIG_NONE;
+        let by_profile = self.publishes_layouts && strategy != MIG_SINGLE && strategy != MIG_NONE;
         let now = match by_profile {
             true => possible(&self.settings.configurations, cards),
             false => Possible::new(),
@@ -332,10 +332,10 @@ impl MigManager<'_> {
             true => format!("the GPUs are being partitioned as {name} says"),
             false => format!("to partition the GPUs as {name} says, {}", waits.join("; ")),
         };
-        if waits != self.said {
+        if waits != self.last_message {
             tracing::info!("{waits}");
             (self.cluster.report_event(false, "MigConfigPending", &waits)).await;
-            self.said = waits;
+            self.last_message = waits;
         }
         Ok(())
     }
@@ -359,7 +359,7 @@ impl MigManager<'_> {
     /// Writes the node's label and condition.
     async fn notify(&mut self, state: Option<&str>, trouble: &str) -> Result<(), kube::Error> {
         if state != Some("pending") && state != Some("rebooting") {
-            self.said.clear();
+            self.last_message.clear();
         }
         if self.state.as_deref() == state && trouble.is_empty() && !self.unsure {
             return Ok(());

@@ -132,7 +132,7 @@ impl LastRequest {
             Err(error) => {
                 tracing::warn!(
                     %error,
-                    "{RDMA_ASK}: this agent does not know what it is asked; bring muster to one version"
+                    "{RDMA_ASK}: this agent does not know this request; run one version of muster"
                 );
                 return None;
             }

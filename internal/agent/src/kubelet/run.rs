@@ -116,7 +116,10 @@ pub async fn run_with_kubelet(
     components
         .run("vendor-plugins", |stop| until(stop, vendor_plugins))
         .run("rdma-plugins", |stop| until(stop, rdma_plugins))
-        .run_loop("vendor-condition", vendor_plugin::tell(api.clone(), stock));
+        .run_loop(
+            "vendor-condition",
+            vendor_plugin::keep_condition(api.clone(), stock),
+        );
     let watched = machine.clone();
     let shares = ShareWatch::new(
         config.over_share,

@@ -47,7 +47,10 @@ impl PluginOffer for SharedPlugin {
             );
             return Err(Status::failed_precondition(why));
         }
-        tracing::info!(resource = self.cards.resource, "RDMA cards given");
+        tracing::info!(
+            resource = self.cards.resource,
+            "a container gets RDMA cards"
+        );
         let files = pool.files.iter();
         let files = files.map(|file| counted_plugin::file(format!("/dev/infiniband/{file}")));
         Ok(wire::ContainerAllocateResponse {

@@ -209,7 +209,7 @@ async fn keep_registered<P: wire::device_plugin_server::DevicePlugin>(
         tokio::select! {
             ended = served => {
                 if let Err(error) = ended {
-                    tracing::warn!(%error, "the device plugin's socket broke");
+                    tracing::warn!(%error, "the device plugin's socket failed");
                 }
                 tokio::time::sleep(TRY_EVERY).await;
             }

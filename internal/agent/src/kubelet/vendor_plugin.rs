@@ -72,9 +72,9 @@ impl PluginOffer for VendorPlugin {
 }
 
 /// Keeps the node's condition equal to the unhealthy devices and their problems.
-pub async fn tell(cluster: NodeClient, mut devices: vendors::DeviceStock) {
+pub async fn keep_condition(cluster: NodeClient, mut devices: vendors::DeviceStock) {
     devices.first().await;
-    let mut said = None;
+    let mut reported = None;
     loop {
         let described = vendors::offered(&devices.now());
         let inventory = NodeInventory {
@@ -82,7 +82,7 @@ pub async fn tell(cluster: NodeClient, mut devices: vendors::DeviceStock) {
             ..NodeInventory::default()
         };
         let wrong = inventory.unhealthy_devices().unwrap_or_default();
-        if said.as_ref() != Some(&wrong) {
+        if reported.as_ref() != Some(&wrong) {
             if let Err(error) = cluster
                 .report_condition(&DEVICES, &wrong, HealthyCondition::Absent)
                 .await
@@ -92,7 +92,7 @@ pub async fn tell(cluster: NodeClient, mut devices: vendors::DeviceStock) {
                 tokio::time::sleep(TRY_EVERY).await;
                 continue;
             }
-            said = Some(wrong);
+            reported = Some(wrong);
         }
         devices.news().await;
     }

@@ -221,7 +221,7 @@ impl PodLifecycle {
         plan: &PodPlan,
         container: &str,
         attempt: u32,
-        seen: RunObservation,
+        observation: RunObservation,
     ) -> bool {
         let Some(described) = plan.container(container) else {
             return false;
@@ -231,7 +231,7 @@ impl PodLifecycle {
             .or_default()
             .observe(
                 attempt,
-                seen,
+                observation,
                 described.startup_probe,
                 described.readiness_probe,
             )

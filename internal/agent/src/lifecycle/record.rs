@@ -150,14 +150,14 @@ impl ContainerRecord {
     pub fn observe(
         &mut self,
         attempt: u32,
-        seen: RunObservation,
+        observation: RunObservation,
         startup_probe: bool,
         readiness_probe: bool,
     ) -> bool {
         if attempt != self.attempt || matches!(self.run, RunState::Ended(_)) {
             return false;
         }
-        let next = match seen {
+        let next = match observation {
             RunObservation::Starting => return false,
             RunObservation::Running { since } => RunState::Running { since },
             RunObservation::Ended(end) => RunState::Ended(end),

@@ -146,8 +146,8 @@ impl Framing for SpdyTunnel {
             Piece::Data(piece) => vec![data(id, &piece, false)],
             Piece::Error(why) => {
                 let error = self.errors.get(&id);
-                let told = error.map(|error| data(*error, why.as_bytes(), false));
-                told.into_iter().collect()
+                let message = error.map(|error| data(*error, why.as_bytes(), false));
+                message.into_iter().collect()
             }
             Piece::End => {
                 let error = self.forget(id);

@@ -73,7 +73,7 @@ impl<'a> Asker<'a> {
         let answered = answered?;
         removed?;
         match answered {
-            Ok(told) => Ok(told),
+            Ok(answer) => Ok(answer),
             Err(refusal) => Err(refusal.into()),
         }
     }
@@ -108,7 +108,7 @@ async fn put(nodes: &Api<Node>, node: &str, question: &StoredRequest) -> Result<
             written => return Ok(written?),
         }
     }
-    bail!("node {node:?} is written so often that nothing can be asked of it; try again");
+    bail!("the Node {node:?} changes too often to write a request to it; try again");
 }
 
 /// For how many more seconds a pending question may be awaited, at a time in seconds since 1970; none if its author

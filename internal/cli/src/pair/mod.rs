@@ -70,7 +70,7 @@ async fn examine(asker: &Asker<'_>, node: &str) -> Result<PairSide> {
             name: node.to_owned(),
             end,
         }),
-        other => bail!("node {node:?} answers something else than it was asked: {other:?}"),
+        other => bail!("node {node:?} answered another request than this one: {other:?}"),
     }
 }
 
@@ -107,7 +107,7 @@ async fn measurements(
 /// Why a test has no result.
 #[derive(Debug, thiserror::Error)]
 enum NoResult {
-    #[error("{node} says no address of its own; give its agent --node-address")]
+    #[error("{node} reports no address of its own; give its agent --node-address")]
     NoAddress { node: String },
     #[error("{node} does not say where it listens")]
     NoPort { node: String },

@@ -143,16 +143,16 @@ fn status(budget: &PodDisruptionBudget, count: BudgetCounts) -> Option<Value> {
         number(count.allowed()),
         budget.metadata.generation,
     );
-    let said = budget.status.as_ref().map(|said| {
+    let status = budget.status.as_ref().map(|status| {
         (
-            said.expected_pods,
-            said.current_healthy,
-            said.desired_healthy,
-            said.disruptions_allowed,
-            said.observed_generation,
+            status.expected_pods,
+            status.current_healthy,
+            status.desired_healthy,
+            status.disruptions_allowed,
+            status.observed_generation,
         )
     });
-    (said != Some(wanted)).then(|| {
+    (status != Some(wanted)).then(|| {
         json!({
             "expectedPods": wanted.0, "currentHealthy": wanted.1, "desiredHealthy": wanted.2,
             "disruptionsAllowed": wanted.3, "observedGeneration": wanted.4,

@@ -191,11 +191,11 @@ mod tests {
         assert_eq!(mirror.get(&key("a", "x")).unwrap(), "1");
         mirror.take(Event::InitApply(object("a", "y", "5")), version);
         let changes = mirror.take(Event::InitDone, version);
-        let told: Vec<_> = changes
+        let shown: Vec<_> = changes
             .iter()
             .map(|c| (c.key.1.as_str(), c.before.as_deref()))
             .collect();
-        assert_eq!(told, [("x", Some("1")), ("y", Some("2"))]);
+        assert_eq!(shown, [("x", Some("1")), ("y", Some("2"))]);
         assert!(mirror.get(&key("a", "x")).is_none());
         assert_eq!(mirror.get(&key("a", "y")).unwrap(), "5");
     }

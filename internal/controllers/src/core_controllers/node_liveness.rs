@@ -30,14 +30,14 @@ pub(super) enum NodeVerdict {
 /// started watching.
 pub(super) fn judge(
     silent: Duration,
-    heard: bool,
+    alive: bool,
     grace: Duration,
     taints: &[Taint],
 ) -> NodeVerdict {
     let marked = taints.iter().any(|taint| taint.key == UNREACHABLE);
     if silent >= grace {
         NodeVerdict::Lost
-    } else if marked && heard {
+    } else if marked && alive {
         NodeVerdict::Returned
     } else {
         NodeVerdict::Fine
@@ -125,11 +125,11 @@ mod tests {
             // The server just started, and the node was lost before: no sign of life yet.
             (1, false, true, NodeVerdict::Fine),
         ];
-        for (silent, heard, is_marked, expected) in cases {
+        for (silent, alive, is_marked, expected) in cases {
             let taints: &[Taint] = if is_marked { &marked } else { &[] };
             let silent = Duration::from_secs(silent);
-            let verdict = judge(silent, heard, Duration::from_secs(40), taints);
-            assert_eq!(verdict, expected, "{silent:?} {heard} {is_marked}");
+            let verdict = judge(silent, alive, Duration::from_secs(40), taints);
+            assert_eq!(verdict, expected, "{silent:?} {alive} {is_marked}");
         }
     }
 

@@ -81,7 +81,7 @@ struct NodeWatcher {
     grace: Duration,
     nodes: FieldMirror<NodeFields>,
     pods: FieldMirror<BoundPod>,
-    heard: BTreeMap<String, LastHeartbeat>,
+    heartbeats: BTreeMap<String, LastHeartbeat>,
     clock: ServerClock,
     /// How many gaps this server's clock has had.
     gaps: u64,
@@ -109,7 +109,7 @@ pub(crate) async fn run(mut ctx: Context) {
         grace: ctx.config.node_grace,
         nodes: FieldMirror::new(),
         pods: FieldMirror::new(),
-        heard: BTreeMap::new(),
+        heartbeats: BTreeMap::new(),
     };
     let mut look = tokio::time::interval(every);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -144,14 +144,16 @@ impl NodeWatcher {
         for change in self.nodes.take(event, NodeFields::of) {
             let name = change.key.1.clone();
             if self.nodes.get(&change.key).is_none() {
-                self.heard.remove(&name);
+                self.heartbeats.remove(&name);
             } else {
                 let at = self.clock.now();
-                self.heard.entry(name).or_insert_with(|| LastHeartbeat {
-                    renewed: None,
-                    at,
-                    alive: false,
-                });
+                self.heartbeats
+                    .entry(name)
+                    .or_insert_with(|| LastHeartbeat {
+                        renewed: None,
+                        at,
+                        alive: false,
+                    });
             }
         }
     }
@@ -169,13 +171,13 @@ impl NodeWatcher {
     fn receive(&mut self, name: &str, renewed: Option<Timestamp>) {
         self.read_clock();
         let now = self.clock.now();
-        match self.heard.get_mut(name) {
-            Some(heard) if heard.renewed == renewed => {}
-            Some(heard) => {
+        match self.heartbeats.get_mut(name) {
+            Some(heartbeat) if heartbeat.renewed == renewed => {}
+            Some(heartbeat) => {
                 // The first sight of a lease does not tell when it was renewed.
-                heard.alive = heard.renewed.is_some() || heard.alive;
-                heard.renewed = renewed;
-                heard.at = now;
+                heartbeat.alive = heartbeat.renewed.is_some() || heartbeat.alive;
+                heartbeat.renewed = renewed;
+                heartbeat.at = now;
             }
             None => {
                 let first = LastHeartbeat {
@@ -183,7 +185,7 @@ impl NodeWatcher {
                     at: now,
                     alive: false,
                 };
-                self.heard.insert(name.to_owned(), first);
+                self.heartbeats.insert(name.to_owned(), first);
             }
         }
     }
@@ -225,8 +227,8 @@ impl NodeWatcher {
     async fn try_to_write(&self) -> kube::Result<()> {
         let doubt = self.grace / DOUBT_PER_GRACE;
         let silent = self.nodes.iter().filter(|((_, name), _)| {
-            let heard = self.heard.get(name);
-            heard.is_some_and(|heard| self.clock.silence(heard.at) >= doubt)
+            let heartbeat = self.heartbeats.get(name);
+            heartbeat.is_some_and(|heartbeat| self.clock.silence(heartbeat.at) >= doubt)
         });
         let now = Timestamp::now();
         let mut changed = silent.filter_map(|((_, name), node)| {
@@ -261,13 +263,14 @@ impl NodeWatcher {
     }
 
     async fn inspect(&mut self, key: &ObjectKey) -> kube::Result<()> {
-        let (Some(node), Some(heard)) = (self.nodes.get(key), self.heard.get(&key.1)) else {
+        let (Some(node), Some(heartbeat)) = (self.nodes.get(key), self.heartbeats.get(&key.1))
+        else {
             return Ok(());
         };
-        let silent = self.clock.silence(heard.at);
+        let silent = self.clock.silence(heartbeat.at);
         // A new grace period after a gap is no sign of life: a lost node returns when it renews its
         // lease.
-        let alive = heard.alive && self.clock.since(heard.at) < self.grace;
+        let alive = heartbeat.alive && self.clock.since(heartbeat.at) < self.grace;
         match node_liveness::judge(silent, alive, self.grace, &node.taints) {
             NodeVerdict::Fine => self.follow_pressure(key, node).await,
             NodeVerdict::Returned => self.take_back(key, node).await,
@@ -275,10 +278,10 @@ impl NodeWatcher {
                 let known = node_liveness::lost_taints(&node.taints, Timestamp::now()).is_none();
                 if !known {
                     let gaps = self.gaps;
-                    let heard = self.was_heard_after_all(key).await?;
+                    let renewed = self.has_renewed_meanwhile(key).await?;
                     self.read_clock();
                     // An API that answers slowly has delayed the node's renewals, too.
-                    if heard || self.gaps != gaps {
+                    if renewed || self.gaps != gaps {
                         return Ok(());
                     }
                 }
@@ -296,13 +299,16 @@ impl NodeWatcher {
     }
 
     /// Reads the lease from the API before a node is declared lost: a watch may be behind.
-    async fn was_heard_after_all(&mut self, key: &ObjectKey) -> kube::Result<bool> {
+    async fn has_renewed_meanwhile(&mut self, key: &ObjectKey) -> kube::Result<bool> {
         let api: Api<Lease> = Api::namespaced(self.client.clone(), NODE_LEASES);
         let Some(lease) = api.get_opt(&key.1).await? else {
             return Ok(false);
         };
         let renewed = renew_time(&lease);
-        let known = self.heard.get(&key.1).and_then(|heard| heard.renewed);
+        let known = self
+            .heartbeats
+            .get(&key.1)
+            .and_then(|heartbeat| heartbeat.renewed);
         self.receive(&key.1, renewed);
         Ok(known != renewed)
     }
@@ -455,7 +461,7 @@ mod tests {
             grace: Duration::ZERO,
             nodes: FieldMirror::new(),
             pods: FieldMirror::new(),
-            heard: BTreeMap::new(),
+            heartbeats: BTreeMap::new(),
         };
         let node = json!({"metadata": {"name": "n1", "uid": "u"}});
         state.take_node(watcher::Event::Init);

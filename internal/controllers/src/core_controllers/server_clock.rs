@@ -81,13 +81,13 @@ impl ServerClock {
     }
 
     /// How long a node that was last heard at this time has been silent.
-    pub(super) fn silence(&self, heard: Duration) -> Duration {
-        let heard = heard.max(self.deaf_until);
-        let whole = self.since(heard);
+    pub(super) fn silence(&self, heartbeat: Duration) -> Duration {
+        let heartbeat = heartbeat.max(self.deaf_until);
+        let whole = self.since(heartbeat);
         if whole >= self.silence_max {
             return whole;
         }
-        self.since(heard.max(self.counts_from))
+        self.since(heartbeat.max(self.counts_from))
     }
 
     /// How long this server has been awake since then, whether or not it could hear.
@@ -121,7 +121,7 @@ mod tests {
         let mut clock = ServerClock::new(GRACE, EVERY);
         let mut now = 1_000;
         clock.read(seconds(now));
-        let heard = clock.now();
+        let heartbeat = clock.now();
         for (awake, stopped) in steps {
             for _ in 0..*awake {
                 now += 1;
@@ -130,7 +130,7 @@ mod tests {
             now += stopped;
             clock.read(seconds(now));
         }
-        clock.silence(heard)
+        clock.silence(heartbeat)
     }
 
     #[test]

@@ -309,12 +309,12 @@ impl ActionExecutor {
             }
             Action::Delete { kind, name, uid } => {
                 let result = self.delete_dependent(kind, &name, uid).await;
-                let told = matches!(
+                let is_reported = matches!(
                     kind,
                     DependentKind::Job | DependentKind::RayCluster | DependentKind::JobSet
                 );
                 ActionOutcome {
-                    object: told.then(|| (kind.as_str(), name.clone())),
+                    object: is_reported.then(|| (kind.as_str(), name.clone())),
                     ..outcome(format!("deleting {} {name}", kind.as_str()), true, result)
                 }
             }

@@ -32,12 +32,12 @@ impl Workload for DeploymentController {
     fn decide(
         &mut self,
         _: &ObjectKey,
-        seen: &CachedJob<'_, Deployment>,
+        cached: &CachedJob<'_, Deployment>,
         now: Timestamp,
     ) -> ReconcileOutcome<DeploymentStatus> {
         let observed = deployment::ObservedDeployment {
-            deployment: seen.job,
-            sets: &seen.replica_sets,
+            deployment: cached.job,
+            sets: &cached.replica_sets,
         };
         deployment::reconcile(&observed, now)
     }
@@ -74,12 +74,12 @@ impl Workload for ReplicaSetController {
     fn decide(
         &mut self,
         key: &ObjectKey,
-        seen: &CachedJob<'_, ReplicaSet>,
+        cached: &CachedJob<'_, ReplicaSet>,
         now: Timestamp,
     ) -> ReconcileOutcome<ReplicaSetStatus> {
         let observed = replicaset::ObservedReplicaSet {
-            set: seen.job,
-            pods: &seen.pods,
+            set: cached.job,
+            pods: &cached.pods,
             room: self.rooms.of(&key.0),
         };
         replicaset::reconcile(&observed, now)

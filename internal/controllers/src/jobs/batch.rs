@@ -29,13 +29,13 @@ impl Workload for JobController {
     fn decide(
         &mut self,
         key: &ObjectKey,
-        seen: &CachedJob<'_, Job>,
+        cached: &CachedJob<'_, Job>,
         now: Timestamp,
     ) -> ReconcileOutcome<JobStatus> {
         reconcile(
             &ObservedJob {
-                job: seen.job,
-                pods: &seen.pods,
+                job: cached.job,
+                pods: &cached.pods,
                 room: self.rooms.of(&key.0),
             },
             now,

@@ -169,20 +169,20 @@ pub(crate) fn watches<K: RunnerObject>(client: &Client, watched: &[Watched]) -> 
 fn dependents<O, K: RunnerObject>(
     client: &Client,
     chosen: watcher::Config,
-    tell: fn(Box<watcher::Event<O>>) -> DependentEvent,
+    wrap: fn(Box<watcher::Event<O>>) -> DependentEvent,
 ) -> JobWatchStream<K>
 where
     O: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     listen(client, chosen, move |event| {
-        JobWatchEvent::Dependent(tell(Box::new(event)))
+        JobWatchEvent::Dependent(wrap(Box::new(event)))
     })
 }
 
 fn listen<O, K: RunnerObject>(
     client: &Client,
     chosen: watcher::Config,
-    tell: impl Fn(watcher::Event<O>) -> JobWatchEvent<K> + Send + 'static,
+    wrap: impl Fn(watcher::Event<O>) -> JobWatchEvent<K> + Send + 'static,
 ) -> JobWatchStream<K>
 where
     O: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -192,7 +192,7 @@ where
         events
             .backoff(crate::retry::Waits::default())
             .map(move |event| match event {
-                Ok(event) => tell(event),
+                Ok(event) => wrap(event),
                 Err(error) => JobWatchEvent::Trouble(error),
             }),
     )

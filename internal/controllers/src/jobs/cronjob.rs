@@ -28,16 +28,16 @@ impl Workload for CronJobController {
     fn decide(
         &mut self,
         _: &ObjectKey,
-        seen: &CachedJob<'_, CronJob>,
+        cached: &CachedJob<'_, CronJob>,
         now: Timestamp,
     ) -> ReconcileOutcome<CronJobStatus> {
-        let spec = seen.job.spec.as_ref();
+        let spec = cached.job.spec.as_ref();
         let named = spec.and_then(|spec| spec.time_zone.as_deref());
         // The zones are those of the machine's tzdata.
         let zone = named.map_or(Some(TimeZone::UTC), |name| TimeZone::get(name).ok());
         let observed = ObservedCronJob {
-            cron: seen.job,
-            jobs: &seen.jobs,
+            cron: cached.job,
+            jobs: &cached.jobs,
             zone: zone.as_ref(),
         };
         reconcile(&observed, now)

@@ -98,7 +98,7 @@ impl ActionExecutor {
                 }
             },
         };
-        let told = matches!(
+        let is_reported = matches!(
             kind,
             DependentKind::Job
                 | DependentKind::Claim
@@ -107,7 +107,7 @@ impl ActionExecutor {
         );
         ActionOutcome {
             what: format!("creating {} {name}", kind.as_str()),
-            object: told.then(|| (kind.as_str(), name)),
+            object: is_reported.then(|| (kind.as_str(), name)),
             deletes: false,
             required: matches!(kind, DependentKind::ConfigMap),
             result,

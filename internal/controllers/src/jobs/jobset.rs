@@ -30,15 +30,15 @@ impl Workload for JobSetController {
     fn decide(
         &mut self,
         key: &ObjectKey,
-        seen: &CachedJob<'_, JobSet>,
+        cached: &CachedJob<'_, JobSet>,
         now: Timestamp,
     ) -> ReconcileOutcome<JobSetStatus> {
         let observed = ObservedJobSet {
-            job_set: seen.job,
-            jobs: &seen.jobs,
-            pods: &seen.labelled_pods,
-            pod_group: seen.pod_group,
-            services: &seen.services,
+            job_set: cached.job,
+            jobs: &cached.jobs,
+            pods: &cached.labelled_pods,
+            pod_group: cached.pod_group,
+            services: &cached.services,
             room: self.rooms.of(&key.0),
         };
         reconcile(&observed, now)

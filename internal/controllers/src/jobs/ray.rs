@@ -69,17 +69,17 @@ impl Workload for RayClusterController {
     fn decide(
         &mut self,
         key: &ObjectKey,
-        seen: &CachedJob<'_, RayCluster>,
+        cached: &CachedJob<'_, RayCluster>,
         now: Timestamp,
     ) -> ReconcileOutcome<RayClusterStatus> {
         let room = self.rooms.of(&key.0);
         let (network, scheduler_name) = (&self.network, self.scheduler_name.as_str());
         let outcome = self.ports.with_others(key, |taken_ports| {
             let observed = ObservedRayCluster {
-                cluster: seen.job,
-                pods: &seen.pods,
-                pod_group: seen.pod_group,
-                services: &seen.services,
+                cluster: cached.job,
+                pods: &cached.pods,
+                pod_group: cached.pod_group,
+                services: &cached.services,
                 taken_ports,
                 network,
                 scheduler_name,
@@ -88,7 +88,7 @@ impl Workload for RayClusterController {
             reconcile(&observed, now)
         });
         self.ports
-            .hold_written(key, &outcome.annotations, ports_of(seen.job));
+            .hold_written(key, &outcome.annotations, ports_of(cached.job));
         outcome
     }
 

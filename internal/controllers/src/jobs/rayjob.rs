@@ -26,15 +26,15 @@ impl Workload for RayJobController {
     fn decide(
         &mut self,
         key: &ObjectKey,
-        seen: &CachedJob<'_, RayJob>,
+        cached: &CachedJob<'_, RayJob>,
         now: Timestamp,
     ) -> ReconcileOutcome<RayJobStatus> {
-        let cluster = cluster_of(seen.job).map(|name| (key.0.clone(), name.to_owned()));
-        let cluster = cluster.and_then(|key| seen.ray_clusters.get(&key));
+        let cluster = cluster_of(cached.job).map(|name| (key.0.clone(), name.to_owned()));
+        let cluster = cluster.and_then(|key| cached.ray_clusters.get(&key));
         let observed = ObservedRayJob {
-            job: seen.job,
+            job: cached.job,
             cluster: cluster.map(AsRef::as_ref),
-            jobs: &seen.jobs,
+            jobs: &cached.jobs,
         };
         reconcile(&observed, now)
     }

@@ -46,12 +46,12 @@ impl Workload for RayServiceController {
     fn decide(
         &mut self,
         key: &ObjectKey,
-        seen: &CachedJob<'_, RayService>,
+        cached: &CachedJob<'_, RayService>,
         now: Timestamp,
     ) -> ReconcileOutcome<RayServiceStatus> {
-        let clusters = seen.ray_clusters.in_namespace(&key.0);
+        let clusters = cached.ray_clusters.in_namespace(&key.0);
         let clusters: Vec<_> = clusters.map(|(_, cluster)| cluster.as_ref()).collect();
-        let status = seen.job.status.as_ref();
+        let status = cached.job.status.as_ref();
         let named = status.into_iter().flat_map(|status| {
             [
                 &status.active_service_status,
@@ -67,10 +67,10 @@ impl Workload for RayServiceController {
         });
         let serve: BTreeMap<_, _> = answers.collect();
         let observed = ObservedRayService {
-            service: seen.job,
+            service: cached.job,
             clusters: &clusters,
-            pods: &seen.labelled_pods,
-            services: &seen.services,
+            pods: &cached.labelled_pods,
+            services: &cached.services,
             serve: &serve,
         };
         let decision = reconcile(&observed, now);

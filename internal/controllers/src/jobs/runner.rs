@@ -86,7 +86,7 @@ pub(crate) trait Workload: Send + 'static {
     fn decide(
         &mut self,
         key: &ObjectKey,
-        seen: &CachedJob<'_, Self::Kind>,
+        cached: &CachedJob<'_, Self::Kind>,
         now: Timestamp,
     ) -> ReconcileOutcome<Self::Status>;
 
@@ -117,8 +117,8 @@ pub(crate) async fn run<W: Workload>(ctx: Context, workload: W) {
         let timer =
             tokio::time::sleep_until(due.unwrap_or_else(|| Instant::now() + LONGEST_WAIT).into());
         tokio::select! {
-            heard = hearing.next() => match heard {
-                Some(heard) => runner.receive(heard),
+            event = hearing.next() => match event {
+                Some(event) => runner.receive(event),
                 None => break,
             },
             Some(done) = writes.join_next_with_id() => runner.finish(done),
@@ -160,9 +160,9 @@ impl<W: Workload> Runner<W> {
         }
     }
 
-    fn receive(&mut self, heard: JobWatchEvent<W::Kind>) {
+    fn receive(&mut self, event: JobWatchEvent<W::Kind>) {
         let now = Instant::now();
-        let concerned = match heard {
+        let concerned = match event {
             JobWatchEvent::Job(event) => {
                 let changes = self.caches.take_job(*event);
                 for change in &changes {
@@ -198,7 +198,7 @@ impl<W: Workload> Runner<W> {
             return;
         };
         let uid = job.uid().unwrap_or_default();
-        let seen = CachedJob {
+        let cached = CachedJob {
             job: job.as_ref(),
             pods: with_orphans(&self.caches.pods, &uid, &key),
             labelled_pods: self.caches.labelled_pods.of(&key),
@@ -217,7 +217,7 @@ impl<W: Workload> Runner<W> {
             commands: self.caches.commands_for(&key, &uid),
         };
         let now = Timestamp::now();
-        let outcome = match caught(|| self.workload.decide(&key, &seen, now)) {
+        let outcome = match caught(|| self.workload.decide(&key, &cached, now)) {
             Ok(outcome) => outcome,
             Err(panic) => {
                 self.set_aside(&key, job.as_ref(), panic.message());
@@ -260,17 +260,18 @@ impl<W: Workload> Runner<W> {
 
     /// The job as last seen or last written, whichever is newer.
     fn newest(&mut self, key: &ObjectKey) -> Option<Arc<W::Kind>> {
-        let Some(seen) = self.caches.job(key) else {
+        let Some(cached) = self.caches.job(key) else {
             self.written.remove(key);
             return None;
         };
         if let Some(written) = self.written.get(key) {
-            if written.uid() == seen.uid() && version(written.as_ref()) > version(seen.as_ref()) {
+            if written.uid() == cached.uid() && version(written.as_ref()) > version(cached.as_ref())
+            {
                 return Some(written.clone());
             }
             self.written.remove(key);
         }
-        Some(seen.clone())
+        Some(cached.clone())
     }
 
     fn finish(&mut self, done: Result<(Id, Applied<W::Kind>), JoinError>) {
@@ -370,13 +371,13 @@ mod tests {
         fn decide(
             &mut self,
             key: &ObjectKey,
-            seen: &CachedJob<'_, Job>,
+            cached: &CachedJob<'_, Job>,
             _: Timestamp,
         ) -> ReconcileOutcome<JobStatus> {
             assert_ne!(key.1, "bad", "over it");
             self.0.fetch_add(1, Ordering::SeqCst);
             let nothing = workloads::job::ObservedJob {
-                job: seen.job,
+                job: cached.job,
                 pods: &[],
                 room: workloads::PodRoom::default(),
             };
@@ -392,7 +393,7 @@ mod tests {
         }
     }
 
-    fn told(name: &str) -> JobWatchEvent<Job> {
+    fn listed_job(name: &str) -> JobWatchEvent<Job> {
         let job = json!({"metadata": {"namespace": "ns", "name": name, "uid": name}});
         let job = DeserializeGuard(Ok(serde_json::from_value(job).unwrap()));
         JobWatchEvent::Job(Box::new(watcher::Event::InitApply(job)))
@@ -417,16 +418,16 @@ mod tests {
         let notes = EventRecorder::new(client.clone(), "frail");
         let asked = Arc::new(AtomicUsize::new(0));
         let mut runner = Runner::new(client, notes, Frail(asked.clone()));
-        for heard in [
+        for event in [
             JobWatchEvent::Dependent(DependentEvent::Pod(Box::new(watcher::Event::Init))),
             JobWatchEvent::Dependent(DependentEvent::Pod(Box::new(watcher::Event::InitDone))),
             JobWatchEvent::Job(Box::new(watcher::Event::Init)),
-            told("bad"),
-            told("good"),
-            told("other"),
+            listed_job("bad"),
+            listed_job("good"),
+            listed_job("other"),
             JobWatchEvent::Job(Box::new(watcher::Event::InitDone)),
         ] {
-            runner.receive(heard);
+            runner.receive(event);
         }
         let mut writes = JoinSet::new();
         while asked.load(Ordering::SeqCst) < 2 {

@@ -40,17 +40,17 @@ impl Workload for StatefulSetController {
     fn decide(
         &mut self,
         key: &ObjectKey,
-        seen: &CachedJob<'_, StatefulSet>,
+        cached: &CachedJob<'_, StatefulSet>,
         now: Timestamp,
     ) -> ReconcileOutcome<StatefulSetStatus> {
         let claim = |name: &str| {
             let key = (key.0.clone(), name.to_owned());
-            seen.claims.get(&key).map(Arc::as_ref)
+            cached.claims.get(&key).map(Arc::as_ref)
         };
         let observed = statefulset::ObservedStatefulSet {
-            set: seen.job,
-            pods: &seen.pods,
-            revisions: &seen.revisions,
+            set: cached.job,
+            pods: &cached.pods,
+            revisions: &cached.revisions,
             claim: &claim,
             room: self.rooms.of(&key.0),
         };
@@ -90,14 +90,14 @@ impl Workload for DaemonSetController {
     fn decide(
         &mut self,
         _: &ObjectKey,
-        seen: &CachedJob<'_, DaemonSet>,
+        cached: &CachedJob<'_, DaemonSet>,
         now: Timestamp,
     ) -> ReconcileOutcome<DaemonSetStatus> {
         let observed = daemonset::ObservedDaemonSet {
-            set: seen.job,
-            pods: &seen.pods,
-            revisions: &seen.revisions,
-            nodes: seen.nodes,
+            set: cached.job,
+            pods: &cached.pods,
+            revisions: &cached.revisions,
+            nodes: cached.nodes,
         };
         daemonset::reconcile(&observed, now)
     }

@@ -121,18 +121,18 @@ impl<K: ControlledTraining> Workload for TrainingController<K> {
     fn decide(
         &mut self,
         key: &ObjectKey,
-        seen: &CachedJob<'_, K>,
+        cached: &CachedJob<'_, K>,
         now: Timestamp,
     ) -> ReconcileOutcome<TrainingJobStatus> {
         let room = self.rooms.of(&key.0);
         let (network, scheduler_name) = (&self.network, self.scheduler_name.as_str());
         let outcome = self.ports.with_others(key, |taken_ports| {
             let observed = ObservedTrainingJob {
-                job: seen.job.view(),
-                pods: &seen.pods,
-                pod_group: seen.pod_group,
-                services: &seen.services,
-                config_maps: &seen.config_maps,
+                job: cached.job.view(),
+                pods: &cached.pods,
+                pod_group: cached.pod_group,
+                services: &cached.services,
+                config_maps: &cached.config_maps,
                 taken_ports,
                 network,
                 scheduler_name,
@@ -142,7 +142,7 @@ impl<K: ControlledTraining> Workload for TrainingController<K> {
         });
         let annotations = &outcome.annotations;
         self.ports
-            .hold_written(key, annotations, ports_needed(seen.job));
+            .hold_written(key, annotations, ports_needed(cached.job));
         outcome
     }
 

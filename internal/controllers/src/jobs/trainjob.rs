@@ -61,21 +61,21 @@ impl Workload for TrainJobController {
     fn decide(
         &mut self,
         key: &ObjectKey,
-        seen: &CachedJob<'_, TrainJob>,
+        cached: &CachedJob<'_, TrainJob>,
         now: Timestamp,
     ) -> ReconcileOutcome<TrainJobStatus> {
-        let reference = &seen.job.spec.runtime_ref;
+        let reference = &cached.job.spec.runtime_ref;
         let runtime = match reference.kind.as_deref() {
-            Some(RUNTIME) => seen.runtimes.of_namespace(&key.0, &reference.name),
-            _ => seen.runtimes.of_cluster(&reference.name),
+            Some(RUNTIME) => cached.runtimes.of_namespace(&key.0, &reference.name),
+            _ => cached.runtimes.of_cluster(&reference.name),
         };
         let network = &self.network;
         let outcome = self.ports.with_others(key, |taken_ports| {
             let observed = ObservedTrainJob {
-                job: seen.job,
+                job: cached.job,
                 runtime,
-                revisions: &seen.revisions,
-                job_set: seen.job_set,
+                revisions: &cached.revisions,
+                job_set: cached.job_set,
                 network,
                 taken_ports,
             };

@@ -69,18 +69,18 @@ impl Workload for VolcanoController {
     fn decide(
         &mut self,
         key: &ObjectKey,
-        seen: &CachedJob<'_, VolcanoJob>,
+        cached: &CachedJob<'_, VolcanoJob>,
         now: Timestamp,
     ) -> ReconcileOutcome<VolcanoJobStatus> {
         let room = self.rooms.of(&key.0);
         let (network, scheduler_name) = (&self.network, self.scheduler_name.as_str());
         let outcome = self.ports.with_others(key, |taken_ports| {
             let observed = ObservedVolcanoJob {
-                job: seen.job,
-                pods: &seen.pods,
-                pod_group: seen.pod_group,
-                services: &seen.services,
-                commands: &seen.commands,
+                job: cached.job,
+                pods: &cached.pods,
+                pod_group: cached.pod_group,
+                services: &cached.services,
+                commands: &cached.commands,
                 network,
                 taken_ports,
                 scheduler_name,
@@ -90,7 +90,7 @@ impl Workload for VolcanoController {
         });
         let annotations = &outcome.annotations;
         self.ports
-            .hold_written(key, annotations, ports_needed(seen.job));
+            .hold_written(key, annotations, ports_needed(cached.job));
         outcome
     }
 

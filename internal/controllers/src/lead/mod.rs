@@ -141,11 +141,15 @@ impl LeaderCandidate {
             let made = self.leases.create(&PostParams::default(), &lease).await;
             return self.answered(made);
         };
-        let said = lease.spec.clone().unwrap_or_default();
-        if self.seen.as_ref().is_none_or(|(seen, _)| *seen != said) {
+        let spec = lease.spec.clone().unwrap_or_default();
+        if self
+            .seen
+            .as_ref()
+            .is_none_or(|(last_spec, _)| *last_spec != spec)
+        {
             // Counts from when the answer came, not from when it was requested: never earlier than
             // the renewal.
-            self.seen = Some((said, Instant::now()));
+            self.seen = Some((spec, Instant::now()));
         }
         if let Some(holder) = lease::holder(&lease) {
             if *self.leader.borrow() != holder {

@@ -61,7 +61,7 @@ where
     F: Future<Output = AttemptResult<T>>,
 {
     let mut wait = first;
-    let mut said = String::new();
+    let mut last_failure = String::new();
     for tried in 0..tries {
         if tried > 0 {
             tokio::time::sleep(wait).await;
@@ -69,10 +69,10 @@ where
         }
         match ask().await {
             AttemptResult::Given(answer) => return Ok(answer),
-            AttemptResult::Lost(why) => said = why,
+            AttemptResult::Lost(why) => last_failure = why,
         }
     }
-    Err(NoAnswer(said))
+    Err(NoAnswer(last_failure))
 }
 
 #[cfg(test)]
@@ -89,8 +89,8 @@ mod tests {
             let at = times.replace(times.get() + 1);
             std::future::ready(answers[at.min(answers.len() - 1)]())
         };
-        let said = waiting(TRIES_MAX, Duration::ZERO, ask).await;
-        (said, times.get())
+        let answer = waiting(TRIES_MAX, Duration::ZERO, ask).await;
+        (answer, times.get())
     }
 
     #[tokio::test]

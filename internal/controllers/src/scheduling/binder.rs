@@ -71,15 +71,15 @@ async fn ask(api: &Api<Pod>, meant: &Bind) -> BindRequestResult {
         let Err(error) = answer else {
             return AttemptResult::Given(BindRequestResult::Bound);
         };
-        let said = error.to_string();
+        let message = error.to_string();
         match error {
             // Too many requests.
-            kube::Error::Api(status) if status.code == 429 => AttemptResult::Lost(said),
+            kube::Error::Api(status) if status.code == 429 => AttemptResult::Lost(message),
             kube::Error::Api(status) if status.code != 409 && (400..500).contains(&status.code) => {
-                AttemptResult::Given(BindRequestResult::Refused(said))
+                AttemptResult::Given(BindRequestResult::Refused(message))
             }
-            error if is_fenced(&error) => AttemptResult::Given(BindRequestResult::Refused(said)),
-            _ => AttemptResult::Given(BindRequestResult::Unclear(said)),
+            error if is_fenced(&error) => AttemptResult::Given(BindRequestResult::Refused(message)),
+            _ => AttemptResult::Given(BindRequestResult::Unclear(message)),
         }
     })
     .await;
@@ -98,8 +98,8 @@ async fn ask_after(api: &Api<Pod>, meant: &Bind, why: String) -> Option<BindingR
     match known {
         Ok(Some(pod)) if is_bound_so(&pod, meant) => None,
         Ok(found) => Some(BindingRefused { why, found }),
-        Err(said) => Some(BindingRefused {
-            why: format!("{why}; the pod's current state cannot be read: {said}"),
+        Err(error) => Some(BindingRefused {
+            why: format!("{why}; the pod's current state cannot be read: {error}"),
             found: None,
         }),
     }

@@ -184,10 +184,10 @@ impl CheckedPlanner {
             Event::NodeGone(name) => Some(name),
             Event::PodChanged(pod) => {
                 let node = pod.spec.as_ref()?.node_name.as_deref()?;
-                let said = |field: &'a Option<String>| field.as_deref().unwrap_or_default();
+                let or_empty = |field: &'a Option<String>| field.as_deref().unwrap_or_default();
                 let meta = &pod.metadata;
-                let id = pod_id(said(&meta.namespace), said(&meta.name));
-                (self.cluster.node_of(&id, said(&meta.uid)) != Some(node)).then_some(node)
+                let id = pod_id(or_empty(&meta.namespace), or_empty(&meta.name));
+                (self.cluster.node_of(&id, or_empty(&meta.uid)) != Some(node)).then_some(node)
             }
             _ => None,
         }
@@ -407,8 +407,8 @@ mod tests {
                 "{event:?}"
             );
             planner.apply(event);
-            let said = planner.objection(&bind).unwrap_or_default();
-            assert!(said.contains(why), "{said} for {why}");
+            let objection = planner.objection(&bind).unwrap_or_default();
+            assert!(objection.contains(why), "{objection} for {why}");
         }
         // The loop's own binding is not an outside change.
         let (planner, bind) = planned();

@@ -69,7 +69,7 @@ impl ClaimBindings {
         let waits = |bind: &Bind| needy.contains_key(&bind.group) || self.holds(&bind.group);
         let (waiting, ready): (Vec<_>, Vec<_>) =
             binds.into_iter().partition(|(bind, _)| waits(bind));
-        for (bind, told) in waiting {
+        for (bind, notifies) in waiting {
             for step in &bind.volumes {
                 self.writes.push_back(VolumeWrite {
                     group: bind.group.clone(),
@@ -87,7 +87,7 @@ impl ClaimBindings {
                 refused: None,
             });
             gang.until = now + BIND_TIMEOUT;
-            gang.binds.push((bind, told));
+            gang.binds.push((bind, notifies));
         }
         self.changed = true;
         (ready, needy)
@@ -126,7 +126,7 @@ impl ClaimBindings {
             return;
         };
         self.changed = true;
-        match written.said {
+        match written.result {
             Ok(version) => {
                 let steps = gang
                     .binds
@@ -370,7 +370,7 @@ mod tests {
         claims.written(VolumeWriteOutcome {
             group: bind("g", "g-0", None).0.group,
             claim: "data".to_owned(),
-            said: Err(NotWritten {
+            result: Err(NotWritten {
                 claim: "data".to_owned(),
                 reason: VolumeWriteError::ClaimGone,
             }),

@@ -190,11 +190,11 @@ where
                 .ok()
         })
         .flat_map(move |event| {
-            let told = match &event {
+            let is_relevant = match &event {
                 watcher::Event::InitApply(object) | watcher::Event::Apply(object) => heeds(object),
                 _ => true,
             };
-            stream::iter(if told { known.take(event) } else { Vec::new() })
+            stream::iter(if is_relevant { known.take(event) } else { Vec::new() })
         })
         .boxed()
 }
@@ -229,11 +229,11 @@ impl<K: Resource> KnownNames<K> {
                 let before = std::mem::replace(&mut self.all, now);
                 let vanished = before.difference(&self.all).cloned();
                 let gone = self.gone;
-                let mut told: Vec<WatchMessage> = vanished
+                let mut messages: Vec<WatchMessage> = vanished
                     .map(|(namespace, name)| WatchMessage::Change(gone(namespace, name)))
                     .collect();
-                told.push(WatchMessage::Listed(self.kind));
-                told
+                messages.push(WatchMessage::Listed(self.kind));
+                messages
             }
             watcher::Event::Apply(object) => {
                 let key = key_of(&object);
@@ -312,10 +312,10 @@ mod tests {
         known.take(watcher::Event::Apply(pod("c")));
         known.take(watcher::Event::Init);
         known.take(watcher::Event::InitApply(pod("b")));
-        let told = known.take(watcher::Event::InitDone);
-        let gone: Vec<&str> = told
+        let messages = known.take(watcher::Event::InitDone);
+        let gone: Vec<&str> = messages
             .iter()
-            .filter_map(|told| match told {
+            .filter_map(|message| match message {
                 WatchMessage::Change(Event::PodGone(_, name)) => Some(name.as_str()),
                 _ => None,
             })
@@ -352,13 +352,13 @@ mod tests {
             [WatchMessage::Listed("podgroups")]
         ));
         // The object was readable and no longer is.
-        let told = known.take(watcher::Event::Apply(group("good", "two".into())));
+        let messages = known.take(watcher::Event::Apply(group("good", "two".into())));
         assert!(
-            matches!(&told[..], [WatchMessage::Change(Event::PodGroupGone(_, name))] if name == "good")
+            matches!(&messages[..], [WatchMessage::Change(Event::PodGroupGone(_, name))] if name == "good")
         );
-        let told = known.take(watcher::Event::Apply(good()));
+        let messages = known.take(watcher::Event::Apply(good()));
         assert!(matches!(
-            told[..],
+            messages[..],
             [WatchMessage::Change(Event::PodGroupChanged(_))]
         ));
     }

@@ -40,7 +40,7 @@ pub(super) async fn evict(client: Client, eviction: Eviction) -> Evicted {
             .await;
         match asked {
             Ok(_) => {
-                tell(api, meant).await;
+                write_reason(api, meant).await;
                 AttemptResult::Given(None)
             }
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
@@ -114,7 +114,7 @@ fn notice(eviction: &Eviction, grace: i64, now: Timestamp) -> Value {
 }
 
 /// Writes the reason for the eviction on the pod. A pod that is already gone needs no reason.
-async fn tell(api: &Api<Pod>, eviction: &Eviction) {
+async fn write_reason(api: &Api<Pod>, eviction: &Eviction) {
     let patch = Patch::Strategic(condition(eviction, Timestamp::now()));
     let params = PatchParams::default();
     if let Err(error) = api.patch_status(&eviction.pod.name, &params, &patch).await {

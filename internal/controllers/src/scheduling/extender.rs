@@ -214,11 +214,11 @@ impl CheckedPlanner {
             reason: no.why,
         })?;
         let meta = &pod.metadata;
-        let said = |field: &Option<String>| field.clone().unwrap_or_default();
+        let or_empty = |field: &Option<String>| field.clone().unwrap_or_default();
         let pod_ref = PodRef {
-            namespace: said(&meta.namespace),
-            name: said(&meta.name),
-            uid: said(&meta.uid),
+            namespace: or_empty(&meta.namespace),
+            name: or_empty(&meta.name),
+            uid: or_empty(&meta.uid),
         };
         let bind = Bind {
             group: GroupRef {

@@ -37,7 +37,10 @@ pub(super) struct RepartitionOutcome {
 }
 
 /// Writes the label of one node.
-pub(super) async fn tell(client: Client, repartition: Repartition) -> RepartitionOutcome {
+pub(super) async fn repartition_node(
+    client: Client,
+    repartition: Repartition,
+) -> RepartitionOutcome {
     let refused = write(client, &repartition).await.err();
     let refused = refused.map(|error| error.to_string());
     RepartitionOutcome {

@@ -55,13 +55,13 @@ fn queue_status(name: &str, view: &QueueView) -> QueueUsageStatus {
 }
 
 fn resource(name: &str, view: &QueueView) -> ResourceUsageStatus {
-    let said = |list: &Amounts| {
+    let listed = |list: &Amounts| {
         let found = list.iter().find(|(own, _)| *own == name);
         found.map(|(_, n)| n)
     };
     let words = |n: i64| amount(name, n);
     let used = view.allocated.get(name);
-    let deserved = said(&view.deserved);
+    let deserved = listed(&view.deserved);
     let own = deserved.unwrap_or(view.entitled.get(name));
     ResourceUsageStatus {
         resource: name.to_owned(),
@@ -70,11 +70,11 @@ fn resource(name: &str, view: &QueueView) -> ResourceUsageStatus {
         requested: words(view.requested.get(name)),
         entitled: words(view.entitled.get(name)),
         deserved: deserved.map(words),
-        guaranteed: said(&view.guaranteed).map(words),
+        guaranteed: listed(&view.guaranteed).map(words),
         borrowed: words((used - own).max(0)),
-        at_most: said(&view.ceiling).map(words),
-        user_limit: said(&view.user_limit).map(words),
-        team_limit: said(&view.team_limit).map(words),
+        at_most: listed(&view.ceiling).map(words),
+        user_limit: listed(&view.user_limit).map(words),
+        team_limit: listed(&view.team_limit).map(words),
     }
 }
 

@@ -62,7 +62,7 @@ const WRITES_BESIDE_BINDS: usize = 1;
 const WORDS_GIVE_WAY: Duration = Duration::from_secs(5);
 /// If one plan binds at most this many members of gangs, each pod gets an event. In a larger plan,
 /// the PodGroups and the pods themselves show it.
-const MEMBERS_TOLD: usize = 64;
+const MEMBERS_NOTIFIED_MAX: usize = 64;
 /// How long a PodGroup's new message waits if nothing else in its status changed.
 const GROUP_WORDS_EVERY: Duration = Duration::from_secs(5);
 /// How long a change of a pod's reason waits.
@@ -125,7 +125,7 @@ struct Loop {
     writes: FuturesUnordered<BoxFuture<'static, FinishedWrite>>,
     transitions: Transitions,
     /// The last event message of each PodGroup.
-    said: BTreeMap<GroupRef, String>,
+    last_messages: BTreeMap<GroupRef, String>,
     /// The backoff of gangs for which a write failed.
     rests: GangBackoff,
     /// Nodes that changed, or on which another client bound a pod, while bindings wait to be
@@ -164,7 +164,7 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>, aside: Arc<Mu
         pods: WriteQueue::new(POD_WORDS_EVERY),
         writes: FuturesUnordered::new(),
         transitions: Transitions::default(),
-        said: BTreeMap::new(),
+        last_messages: BTreeMap::new(),
         rests: GangBackoff::default(),
         touched: BTreeSet::new(),
         queues: QueueStatusCache::default(),
@@ -177,8 +177,8 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>, aside: Arc<Mu
             () = stopped(&mut ctx.stop) => return this.finish().await,
             // The planner is locked for the plan, so no change is applied meanwhile.
             made = made(&mut this.planning), if this.planning.is_some() => this.planned(made),
-            told = changes.next(), if this.planning.is_none() => match told {
-                Some(told) => this.take_changes(told, &mut changes),
+            message = changes.next(), if this.planning.is_none() => match message {
+                Some(message) => this.take_changes(message, &mut changes),
                 None => return,
             },
             Some(outcome) = this.binding.next(), if !this.binding.is_empty() => this.bound(outcome),
@@ -244,24 +244,24 @@ impl Loop {
     ) {
         let planner = self.planner.clone();
         let mut planner = planner.lock();
-        let mut told = Some(first);
+        let mut message = Some(first);
         for _ in 0..CHANGES_AT_ONCE {
-            match told {
-                Some(told) => self.take_in(told, &mut planner),
+            match message {
+                Some(message) => self.take_in(message, &mut planner),
                 None => break,
             }
-            told = changes.next().now_or_never().flatten();
+            message = changes.next().now_or_never().flatten();
         }
-        if let Some(told) = told {
-            self.take_in(told, &mut planner);
+        if let Some(message) = message {
+            self.take_in(message, &mut planner);
         }
         self.reconsider(&mut planner);
         drop(planner);
         self.plan_by(Instant::now() + self.gathers());
     }
 
-    fn take_in(&mut self, told: WatchMessage, planner: &mut CheckedPlanner) {
-        match told {
+    fn take_in(&mut self, message: WatchMessage, planner: &mut CheckedPlanner) {
+        match message {
             WatchMessage::Change(event) => {
                 let admitted = self.aside.lock().admit(event);
                 if let Some(event) = admitted {
@@ -384,7 +384,7 @@ impl Loop {
                 };
                 self.groups.forget(&group);
                 self.transitions.forget(&group);
-                self.said.remove(&group);
+                self.last_messages.remove(&group);
                 self.rests.forget(&group);
             }
             Event::QueueChanged(queue) => self.queues.see(queue),
@@ -477,11 +477,11 @@ impl Loop {
         self.evictions.extend(plan.evictions);
         self.repartitions.extend(plan.repartitions);
         let members = plan.binds.iter().filter(|bind| !bind.group.lone).count();
-        let told = |bind: Bind| {
-            let told = bind.group.lone || members <= MEMBERS_TOLD;
-            (bind, told)
+        let with_notice = |bind: Bind| {
+            let notifies = bind.group.lone || members <= MEMBERS_NOTIFIED_MAX;
+            (bind, notifies)
         };
-        let binds = plan.binds.into_iter().map(told).collect();
+        let binds = plan.binds.into_iter().map(with_notice).collect();
         let (binds, needy) = self.claims.take(binds, now);
         self.binds.extend(binds);
         for (group, claims) in needy {
@@ -544,8 +544,8 @@ impl Loop {
             } else if let Some((key, word)) = self.pods.take(now, patience) {
                 self.write_pod(key, word);
             } else if let Some(repartition) = self.repartitions.pop_front() {
-                let told = mig_repartitioner::tell(self.client.clone(), repartition);
-                let write = told.map(|told| FinishedWrite::Repartition(Box::new(told)));
+                let written = mig_repartitioner::repartition_node(self.client.clone(), repartition);
+                let write = written.map(|outcome| FinishedWrite::Repartition(Box::new(outcome)));
                 self.writes.push(write.boxed());
             } else {
                 break;
@@ -578,19 +578,19 @@ impl Loop {
             if self.binding.len() >= BINDS_IN_FLIGHT {
                 break;
             }
-            let Some((bind, told)) = self.binds.pop_front() else {
+            let Some((bind, notifies)) = self.binds.pop_front() else {
                 break;
             };
             if self
                 .pods
                 .busy(&(bind.pod.namespace.clone(), bind.pod.name.clone()))
             {
-                self.binds.push_back((bind, told));
+                self.binds.push_back((bind, notifies));
                 continue;
             }
             let outcome = binder::bind(self.client.clone(), bind);
             self.binding
-                .push(outcome.map(move |outcome| (outcome, told)).boxed());
+                .push(outcome.map(move |outcome| (outcome, notifies)).boxed());
         }
         self.notes.set_yielding(!self.binds.is_empty());
     }
@@ -598,7 +598,7 @@ impl Loop {
     fn write_group(&mut self, group: GroupRef, update: &GroupUpdate) {
         let patch = self.transitions.patch(update, Timestamp::now());
         let (kind, reason, message) = statuses::words(update);
-        let last = self.said.get(&group);
+        let last = self.last_messages.get(&group);
         // A gang's completion gets an event only after an event that it waits; otherwise the
         // condition alone reports it.
         let news = match kind {
@@ -608,7 +608,7 @@ impl Loop {
         if news {
             self.notes
                 .note(&about_group(&group, &update.uid), kind, reason, &message);
-            self.said.insert(group.clone(), message);
+            self.last_messages.insert(group.clone(), message);
         }
         let client = self.client.clone();
         let write = async move {

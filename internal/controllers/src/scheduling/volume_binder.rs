@@ -53,7 +53,7 @@ pub(super) struct NotWritten {
 pub(super) struct VolumeWriteOutcome {
     pub(super) group: GroupRef,
     pub(super) claim: String,
-    pub(super) said: Result<u64, NotWritten>,
+    pub(super) result: Result<u64, NotWritten>,
 }
 
 /// Performs one write.
@@ -65,7 +65,7 @@ pub(super) async fn write(client: Client, write: VolumeWrite) -> VolumeWriteOutc
             VolumeSource::Made => select_node(client, meant).await,
         };
         match answer {
-            Ok(said) => AttemptResult::Given(said),
+            Ok(result) => AttemptResult::Given(result),
             // Another client wrote meanwhile: read and try again.
             Err(kube::Error::Api(status)) if status.code == 409 => {
                 AttemptResult::Lost(status.message)
@@ -78,9 +78,9 @@ pub(super) async fn write(client: Client, write: VolumeWrite) -> VolumeWriteOutc
     })
     .await;
     let (group, claim) = (write.group, write.claim);
-    let said = answer.unwrap_or_else(|none| Err(none.into()));
+    let result = answer.unwrap_or_else(|none| Err(none.into()));
     VolumeWriteOutcome {
-        said: said.map_err(|reason| NotWritten {
+        result: result.map_err(|reason| NotWritten {
             claim: claim.clone(),
             reason,
         }),
@@ -128,23 +128,27 @@ enum ReservedFor {
 }
 
 fn reserved_for(volume: &PersistentVolume, write: &VolumeWrite) -> ReservedFor {
-    let said = |text: &Option<String>| text.clone().unwrap_or_default();
+    let or_empty = |text: &Option<String>| text.clone().unwrap_or_default();
     let of = volume
         .spec
         .as_ref()
         .and_then(|spec| spec.claim_ref.as_ref());
     let (namespace, claim) = (&write.group.namespace, &write.claim);
-    let mut metadata = json!({"resourceVersion": said(&volume.metadata.resource_version)});
+    let mut metadata = json!({"resourceVersion": or_empty(&volume.metadata.resource_version)});
     match of {
         None => {
             // This lets the cluster release the volume again with its claim.
             metadata["annotations"] = json!({ BY_CONTROLLER: "yes" });
         }
-        Some(of) if said(&of.namespace) != *namespace || said(&of.name) != *claim => {
-            return ReservedFor::ByOther(format!("{}/{}", said(&of.namespace), said(&of.name)));
+        Some(of) if or_empty(&of.namespace) != *namespace || or_empty(&of.name) != *claim => {
+            return ReservedFor::ByOther(format!(
+                "{}/{}",
+                or_empty(&of.namespace),
+                or_empty(&of.name)
+            ));
         }
-        Some(of) if said(&of.uid) == write.uid => return ReservedFor::Already,
-        Some(of) if !said(&of.uid).is_empty() => {
+        Some(of) if or_empty(&of.uid) == write.uid => return ReservedFor::Already,
+        Some(of) if !or_empty(&of.uid).is_empty() => {
             return ReservedFor::ByOther(format!("{namespace}/{claim} that was there before"));
         }
         Some(_) => {}
@@ -184,14 +188,14 @@ async fn select_node(
         "annotations": { SELECTED_NODE: write.node },
     }});
     let params = PatchParams::default();
-    let told = api
+    let patched = api
         .patch(&write.claim, &params, &Patch::Merge(patch))
         .await?;
-    Ok(Ok(version(told.resource_version())))
+    Ok(Ok(version(patched.resource_version())))
 }
 
-fn version(said: Option<String>) -> u64 {
-    said.and_then(|text| text.parse().ok()).unwrap_or(0)
+fn version(version_text: Option<String>) -> u64 {
+    version_text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -245,12 +249,18 @@ mod tests {
 
     #[test]
     fn a_volume_of_another_claim_is_left_alone() {
-        let said = |name: &str, uid: &str| {
+        let reserved = |name: &str, uid: &str| {
             let claim = json!({"namespace": "ns", "name": name, "uid": uid});
             reserved_for(&volume(claim), &write())
         };
-        assert_eq!(said("data", "u"), ReservedFor::Already);
-        assert_eq!(said("other", "v"), ReservedFor::ByOther("ns/other".into()));
-        assert!(matches!(said("data", "before"), ReservedFor::ByOther(_)));
+        assert_eq!(reserved("data", "u"), ReservedFor::Already);
+        assert_eq!(
+            reserved("other", "v"),
+            ReservedFor::ByOther("ns/other".into())
+        );
+        assert!(matches!(
+            reserved("data", "before"),
+            ReservedFor::ByOther(_)
+        ));
     }
 }

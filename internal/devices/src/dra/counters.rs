@@ -120,14 +120,14 @@ mod tests {
     fn a_gpu_is_its_memory_slices_its_computing_and_its_engines() {
         let profiles = profiles(MODELS[0]);
         let set = set("gpu-a", &profiles);
-        let said: Vec<String> = (set.counters.keys())
+        let shown: Vec<String> = (set.counters.keys())
             .map(|name| format!("{name} {}", value(&set.counters, name)))
             .collect();
         let memory = (0..8).map(|slice| format!("memory-slice-{slice} 1"));
         let mut expected = vec!["compute-slices 7".to_owned()];
         expected.extend(memory);
         expected.push("optical-flow-engines 1".to_owned());
-        assert_eq!(said, expected);
+        assert_eq!(shown, expected);
         let largest = profiles.last().expect("profiles");
         assert_eq!(part(&set, largest, 0), whole(&set), "{}", largest.name);
         let small = &part(&set, &profiles[0], 6)[0];

@@ -57,7 +57,7 @@ pub enum GrantError {
     },
     /// A pod has the device from the device plugin.
     #[error(
-        "{device} is a pod's that had it from the device plugin, and is free when that has ended"
+        "a pod that got {device} from the device plugin still runs; the device is free when that pod has ended"
     )]
     Plugin {
         /// The device.

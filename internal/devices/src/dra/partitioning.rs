@@ -56,7 +56,7 @@ pub enum ClaimPartitionError {
         processes: String,
     },
     /// The driver refused a step.
-    #[error("GPU {index} cannot be partitioned so: {error}; {again}", again = AGAIN)]
+    #[error("GPU {index} cannot be partitioned as requested: {error}; {again}", again = AGAIN)]
     Refused {
         /// The GPU's index.
         index: u32,

@@ -121,12 +121,12 @@ impl Prepared {
     fn spec(&self, edits: Vec<Edits>, with_any: Edits) -> CdiSpec {
         let devices = self.devices.iter().zip(edits).map(|(given, edits)| {
             let admin = given.admin.to_string();
-            let said = [
+            let facts = [
                 ("request", given.request.as_str()),
                 ("device", &given.device),
                 ("admin", &admin),
             ];
-            let mut annotations = notes(said);
+            let mut annotations = notes(facts);
             if let Some(cut) = self.cuts.get(&given.device) {
                 let words = cut.message();
                 annotations.extend(notes([("partition", &*words), ("slice", &cut.slice)]));
@@ -151,27 +151,27 @@ impl Prepared {
 
     /// Parses a spec; `None` if it lacks something.
     fn of(spec: &CdiSpec) -> Option<Prepared> {
-        let said = |notes: &BTreeMap<String, String>, name| notes.get(&note(name)).cloned();
+        let annotation = |notes: &BTreeMap<String, String>, name| notes.get(&note(name)).cloned();
         let given = |device: &CdiDevice| {
             Some(PreparedDevice {
-                request: said(&device.annotations, "request")?,
-                device: said(&device.annotations, "device")?,
-                admin: said(&device.annotations, "admin")?.parse().ok()?,
+                request: annotation(&device.annotations, "request")?,
+                device: annotation(&device.annotations, "device")?,
+                admin: annotation(&device.annotations, "admin")?.parse().ok()?,
             })
         };
         let devices = spec.devices.iter();
         let devices: Vec<PreparedDevice> = devices.map(given).collect::<Option<_>>()?;
         let mut cuts = BTreeMap::new();
         for (device, given) in spec.devices.iter().zip(&devices) {
-            if let Some(words) = said(&device.annotations, "partition") {
-                let slice = said(&device.annotations, "slice").unwrap_or_default();
+            if let Some(words) = annotation(&device.annotations, "partition") {
+                let slice = annotation(&device.annotations, "slice").unwrap_or_default();
                 cuts.insert(given.device.clone(), CreatedPartition::of(&words, slice)?);
             }
         }
         Some(Prepared {
-            uid: said(&spec.annotations, "uid")?,
-            namespace: said(&spec.annotations, "namespace")?,
-            name: said(&spec.annotations, "name")?,
+            uid: annotation(&spec.annotations, "uid")?,
+            namespace: annotation(&spec.annotations, "namespace")?,
+            name: annotation(&spec.annotations, "name")?,
             devices,
             cuts,
         })

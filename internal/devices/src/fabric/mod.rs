@@ -53,8 +53,9 @@ pub struct FabricWatch {
     shared: Arc<SharedReading>,
     /// Sends the machine's devices to the thread; `None` for a described machine, which has no
     /// files.
-    tell: Option<Sender<Inventory>>,
-    told: Mutex<Option<Inventory>>,
+    to_thread: Option<Sender<Inventory>>,
+    /// The devices that were sent last.
+    sent: Mutex<Option<Inventory>>,
     expected: Option<Inventory>,
     judge: Mutex<FabricJudge>,
     since: Instant,
@@ -77,22 +78,22 @@ impl FabricWatch {
             Ok::<_, HardwareError>(expected)
         };
         let shared = Arc::<SharedReading>::default();
-        let tell = (source.description.is_none()).then(|| {
-            let (tell, told) = channel();
+        let to_thread = (source.description.is_none()).then(|| {
+            let (to_thread, devices) = channel();
             let (root, shared) = (source.sysfs_root.clone(), shared.clone());
-            std::thread::spawn(move || watch(&root, &told, &shared));
-            tell
+            std::thread::spawn(move || watch(&root, &devices, &shared));
+            to_thread
         });
         let fabric = FabricWatch {
             shared,
-            tell,
-            told: Mutex::default(),
+            to_thread,
+            sent: Mutex::default(),
             expected: expected.map(load).transpose()?,
             judge: Mutex::default(),
             since: Instant::now(),
         };
         fabric.notify(found);
-        if fabric.tell.is_some()
+        if fabric.to_thread.is_some()
             && timeout(PATIENCE, fabric.shared.first.notified())
                 .await
                 .is_err()
@@ -121,7 +122,7 @@ impl FabricWatch {
             checks.extend(reading.growth.iter().cloned());
             read = reading.at;
         }
-        let held = self.tell.is_some() && now.duration_since(read) >= STALE;
+        let held = self.to_thread.is_some() && now.duration_since(read) >= STALE;
         if held && !found.nics.is_empty() {
             let words = "the RDMA cards' files cannot be read: a card hangs; look at dmesg";
             found.concerns.push(words.to_owned());
@@ -146,7 +147,7 @@ impl FabricWatch {
 
     /// The node as one end of a test between two nodes: empty for a described machine.
     pub fn end(&self) -> PairEnd {
-        let (found, reading) = (self.told.lock(), self.shared.reading.lock());
+        let (found, reading) = (self.sent.lock(), self.shared.reading.lock());
         let known = found.as_ref().zip(reading.as_ref());
         known.map_or_else(PairEnd::default, |(found, reading)| {
             pair::end(found, &reading.files)
@@ -161,7 +162,9 @@ impl FabricWatch {
 
     /// Sends the devices to the thread if they changed.
     fn notify(&self, found: &Inventory) {
-        let Some(tell) = &self.tell else { return };
+        let Some(to_thread) = &self.to_thread else {
+            return;
+        };
         let devices = Inventory {
             kernel: found.kernel.clone(),
             gpus: (found.gpus.iter())
@@ -173,18 +176,20 @@ impl FabricWatch {
             nics: found.nics.clone(),
             ..Inventory::default()
         };
-        let mut told = self.told.lock();
-        if told.as_ref() != Some(&devices) {
+        let mut sent = self.sent.lock();
+        if sent.as_ref() != Some(&devices) {
             // The thread runs for as long as this value exists.
-            let _ = tell.send(devices.clone());
-            *told = Some(devices);
+            let _ = to_thread.send(devices.clone());
+            *sent = Some(devices);
         }
     }
 }
 
 /// The thread's loop: ends when the sender of devices is dropped.
-fn watch(root: &Path, told: &Receiver<Inventory>, shared: &SharedReading) {
-    let Ok(mut found) = told.recv() else { return };
+fn watch(root: &Path, devices: &Receiver<Inventory>, shared: &SharedReading) {
+    let Ok(mut found) = devices.recv() else {
+        return;
+    };
     let mut before: Option<(PortCounters, Instant)> = None;
     let mut growth = Vec::new();
     loop {
@@ -205,7 +210,7 @@ fn watch(root: &Path, told: &Receiver<Inventory>, shared: &SharedReading) {
         shared.first.notify_one();
         shared.news.notify_one();
         loop {
-            match told.recv_timeout(GLANCE) {
+            match devices.recv_timeout(GLANCE) {
                 Ok(devices) => {
                     found = devices;
                     break;

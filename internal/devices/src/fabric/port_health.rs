@@ -47,7 +47,7 @@ impl FabricJudge {
             self.lately.insert(key, (check.sentence(), now));
         }
         (self.lately).retain(|_, (_, at)| now.duration_since(*at) < LATELY);
-        (found.concerns).extend(self.lately.values().map(|(said, _)| said.clone()));
+        (found.concerns).extend(self.lately.values().map(|(concern, _)| concern.clone()));
         found.fabric = match &out[..] {
             [] => String::new(),
             [one] => one.clone(),
@@ -63,7 +63,7 @@ impl FabricJudge {
             let ports = nic.ports.iter().filter(|port| port.is_up());
             up.extend(ports.map(|port| format!("{}/{}", nic.name, port.number)));
         }
-        let told = |place: &str| {
+        let fails = |place: &str| {
             let breaks = |it: &&RdmaCheck| {
                 it.answer == CheckOutcome::Fail && it.weight == FailureSeverity::Breaks
             };
@@ -76,7 +76,7 @@ impl FabricJudge {
             let (card, _) = place.split_once('/').unwrap_or((place, ""));
             cards.contains(card)
         };
-        let mut said: Vec<String> = (self.cards.difference(&cards))
+        let mut concerns: Vec<String> = (self.cards.difference(&cards))
             .map(|card| {
                 format!("{card}: it was there and is gone; look at dmesg, restart the machine")
             })
@@ -84,8 +84,8 @@ impl FabricJudge {
         let down = self
             .up
             .difference(&up)
-            .filter(|place| known(place) && !told(place));
-        said.extend(down.map(|place| {
+            .filter(|place| known(place) && !fails(place));
+        concerns.extend(down.map(|place| {
             let how = checks
                 .iter()
                 .find(|it| it.name == "port state" && it.place == **place);
@@ -96,7 +96,7 @@ impl FabricJudge {
         }));
         self.cards.extend(cards);
         self.up.extend(up);
-        said
+        concerns
     }
 }
 
@@ -189,8 +189,8 @@ mod tests {
         ] {
             let (mut judge, now) = (FabricJudge::default(), Instant::now());
             let found = judged(&mut judge, machine(states, paired), now);
-            let said = (!found.fabric.is_empty(), !found.concerns.is_empty());
-            assert_eq!(said, (out, suspect), "{states:?} {found:?}");
+            let problems = (!found.fabric.is_empty(), !found.concerns.is_empty());
+            assert_eq!(problems, (out, suspect), "{states:?} {found:?}");
         }
     }
 

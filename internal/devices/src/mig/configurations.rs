@@ -80,9 +80,7 @@ pub enum ConfigurationError {
         model: String,
     },
     /// Two entries with different layouts apply to one GPU.
-    #[error(
-        "{at}: GPU {index} is meant by entry {other} already, which says something else; name it in one"
-    )]
+    #[error("{at}: entry {other} partitions GPU {index} in another way; name the GPU in one entry")]
     Twice {
         /// The entry.
         at: String,
@@ -92,7 +90,7 @@ pub enum ConfigurationError {
         other: usize,
     },
     /// The configuration applies to none of the node's GPUs.
-    #[error("mig-configs.{name}: none of the node's GPUs is meant: {products}")]
+    #[error("mig-configs.{name}: no entry names one of the node's GPUs: {products}")]
     NoneMeant {
         /// The configuration.
         name: String,

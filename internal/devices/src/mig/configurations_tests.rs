@@ -127,11 +127,11 @@ fn a_file_says_it_by_product_and_by_index() {
         ),
         (
             "twice",
-            "mig-configs.twice[1]: GPU 1 is meant by entry 0 already",
+            "mig-configs.twice[1]: entry 0 partitions GPU 1 in another way",
         ),
         (
             "other",
-            "mig-configs.other: none of the node's GPUs is meant: NVIDIA A100-SXM4-40GB (0x20B010DE)",
+            "mig-configs.other: no entry names one of the node's GPUs: NVIDIA A100-SXM4-40GB (0x20B010DE)",
         ),
         (
             "none",

@@ -55,8 +55,8 @@ fn held(pod: &Pod) -> BlockingHolder {
 }
 
 fn grace(pod: &Pod) -> Option<i64> {
-    let said = pod.metadata.annotations.as_ref()?.get(CHECKPOINT_GRACE)?;
-    let asked = span::seconds(said)?.min(GRACE_MAX);
+    let text = pod.metadata.annotations.as_ref()?.get(CHECKPOINT_GRACE)?;
+    let asked = span::seconds(text)?.min(GRACE_MAX);
     let spec = pod.spec.as_ref();
     let own = spec.and_then(|spec| spec.termination_grace_period_seconds);
     Some(asked).filter(|asked| *asked > own.unwrap_or(GRACE))

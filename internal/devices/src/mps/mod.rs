@@ -228,7 +228,7 @@ impl MpsDaemons {
         // Otherwise a process that does not use MPS would share the GPU without any limit.
         if let Err(why) = set_exclusive(&source, gpu, true).await {
             let why = why.to_string();
-            tracing::warn!(gpu, why, "processes may go round MPS");
+            tracing::warn!(gpu, why, "processes may bypass MPS");
         }
         match daemon.control.start(limit).await {
             Ok(process) => {

@@ -19,7 +19,7 @@ pub fn watch(root: PathBuf) -> channel::Receiver<RdmaDevices> {
         while !seen.is_closed() {
             let now = rdma::devices(&root);
             if before.as_ref() != Some(&now) {
-                tell(&now, &root);
+                log_changes(&now, &root);
                 seen.send_replace(now.clone());
                 before = Some(now);
             }
@@ -30,7 +30,7 @@ pub fn watch(root: PathBuf) -> channel::Receiver<RdmaDevices> {
 }
 
 /// Logs what changed.
-fn tell(now: &RdmaDevices, root: &std::path::Path) {
+fn log_changes(now: &RdmaDevices, root: &std::path::Path) {
     if now.cards.is_empty() {
         return;
     }

@@ -160,7 +160,7 @@ impl NodeRdmaCards {
         let mut seen = watch(root);
         let first = tokio::time::timeout(PATIENCE, seen.changed()).await;
         if first.is_err() {
-            tracing::warn!("which RDMA cards there are cannot be read yet");
+            tracing::warn!("the agent cannot read yet which RDMA cards the machine has");
         }
         NodeRdmaCards { settings, seen }
     }

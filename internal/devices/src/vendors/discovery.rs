@@ -97,7 +97,7 @@ pub fn watch(vendor: Vendor, root: PathBuf) -> channel::Receiver<Vec<VendorDevic
         let mut last: Option<Vec<VendorDevice>> = None;
         let mut show = |now: Vec<VendorDevice>| {
             if last.as_ref() != Some(&now) {
-                tell(&vendor.resource, last.as_deref().unwrap_or_default(), &now);
+                log_changes(&vendor.resource, last.as_deref().unwrap_or_default(), &now);
                 seen.send_replace(now.clone());
                 last = Some(now);
             }
@@ -117,7 +117,7 @@ pub fn watch(vendor: Vendor, root: PathBuf) -> channel::Receiver<Vec<VendorDevic
 }
 
 /// Logs what changed.
-fn tell(resource: &str, before: &[VendorDevice], now: &[VendorDevice]) {
+fn log_changes(resource: &str, before: &[VendorDevice], now: &[VendorDevice]) {
     if before.is_empty() && now.is_empty() {
         return;
     }

@@ -18,11 +18,11 @@ const WAIT: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Starts listening.
-pub fn open(heard: &Arc<Mutex<XidMonitor>>, source: InventorySources, kmsg: Option<PathBuf>) {
-    let monitor = Arc::downgrade(heard);
+pub fn open(xids: &Arc<Mutex<XidMonitor>>, source: InventorySources, kmsg: Option<PathBuf>) {
+    let monitor = Arc::downgrade(xids);
     spawn("xids", move || listen_to_driver(&monitor, &source));
     if let Some(path) = kmsg {
-        let monitor = Arc::downgrade(heard);
+        let monitor = Arc::downgrade(xids);
         spawn("xids-kmsg", move || listen_to_kernel(&monitor, &path));
     }
 }
@@ -30,14 +30,14 @@ pub fn open(heard: &Arc<Mutex<XidMonitor>>, source: InventorySources, kmsg: Opti
 fn spawn(name: &str, hear: impl FnOnce() + Send + 'static) {
     let thread = std::thread::Builder::new().name(name.to_owned());
     if let Err(error) = thread.spawn(hear) {
-        tracing::warn!(%error, "XIDs are not listened to");
+        tracing::warn!(%error, "the agent could not start a thread that receives XIDs");
     }
 }
 
 fn listen_to_driver(monitor: &Weak<Mutex<XidMonitor>>, source: &InventorySources) {
     let mut events: Option<GpuEvents> = None;
     let mut tried: Option<std::time::Instant> = None;
-    while let Some(heard) = monitor.upgrade() {
+    while let Some(xids) = monitor.upgrade() {
         let complete = events.as_ref().is_some_and(GpuEvents::complete);
         if !complete && tried.is_none_or(|tried| tried.elapsed() >= AGAIN) {
             // The old event set is dropped first. XIDs between the two sets are missed; the next
@@ -46,19 +46,19 @@ fn listen_to_driver(monitor: &Weak<Mutex<XidMonitor>>, source: &InventorySources
             events = GpuEvents::listen(source);
             tried = Some(std::time::Instant::now());
             match events {
-                Some(_) => heard.lock().begins(XidReporter::Driver),
-                None => heard.lock().ends(),
+                Some(_) => xids.lock().begins(XidReporter::Driver),
+                None => xids.lock().ends(),
             }
         }
         // The lock is released during the wait, so that the last owner can drop it and end this
         // thread.
-        drop(heard);
+        drop(xids);
         let Some(listening) = &mut events else {
             std::thread::sleep(WAIT);
             continue;
         };
         match (listening.wait(WAIT), monitor.upgrade()) {
-            (Ok(Some(xid)), Some(heard)) => {
+            (Ok(Some(xid)), Some(xids)) => {
                 if let Some(slice) = xid.instance {
                     tracing::warn!(
                         gpu = xid.gpu,
@@ -67,8 +67,8 @@ fn listen_to_driver(monitor: &Weak<Mutex<XidMonitor>>, source: &InventorySources
                         "an XID of a slice's"
                     );
                 }
-                let mut heard = heard.lock();
-                heard.note(&xid.gpu, xid.number, XidReporter::Driver, Instant::now());
+                let mut xids = xids.lock();
+                xids.note(&xid.gpu, xid.number, XidReporter::Driver, Instant::now());
             }
             (Ok(_), _) => {}
             (Err(_), _) => {
@@ -81,19 +81,19 @@ fn listen_to_driver(monitor: &Weak<Mutex<XidMonitor>>, source: &InventorySources
 
 fn listen_to_kernel(monitor: &Weak<Mutex<XidMonitor>>, path: &Path) {
     let mut tail: Option<Tail> = None;
-    let mut said = false;
-    while let Some(heard) = monitor.upgrade() {
+    let mut logged = false;
+    while let Some(xids) = monitor.upgrade() {
         if tail.is_none() {
             match Tail::open(path) {
                 Ok(opened) => {
                     tail = Some(opened);
-                    heard.lock().begins(XidReporter::Kernel);
+                    xids.lock().begins(XidReporter::Kernel);
                 }
-                Err(error) if !said => {
-                    said = true;
+                Err(error) if !logged => {
+                    logged = true;
                     let path = path.display();
                     tracing::info!(
-                        "--kmsg: {path} cannot be read ({error}): XIDs come from the driver alone"
+                        "--kmsg: {path} cannot be read ({error}): the agent receives XIDs from the driver only"
                     );
                 }
                 Err(_) => {}
@@ -101,15 +101,15 @@ fn listen_to_kernel(monitor: &Weak<Mutex<XidMonitor>>, path: &Path) {
         }
         match tail.as_mut().map(Tail::read) {
             Some(Ok(lines)) => {
-                let mut heard = heard.lock();
+                let mut xids = xids.lock();
                 for line in lines {
-                    heard.note_at(&line.place, line.number, Instant::now());
+                    xids.note_at(&line.place, line.number, Instant::now());
                 }
             }
             Some(Err(_)) => tail = None,
             None => {}
         }
-        drop(heard);
+        drop(xids);
         let wait = if tail.is_some() { WAIT } else { AGAIN };
         std::thread::sleep(wait);
     }

@@ -93,11 +93,11 @@ impl XidMonitor {
             since: now,
         };
         let gpus = kept.into_iter().map(|(gpu, kept)| {
-            let heard = GpuXids {
+            let xids = GpuXids {
                 out: Some(out(kept.xid, kept.gone)),
                 ..GpuXids::default()
             };
-            (gpu, heard)
+            (gpu, xids)
         });
         XidMonitor {
             policy,
@@ -114,15 +114,15 @@ impl XidMonitor {
     /// Listens to the GPUs at `source` until the returned value is dropped.
     pub fn listen(hearing: XidSources, source: InventorySources) -> Arc<Mutex<XidMonitor>> {
         let xids = XidMonitor::new(hearing.policy, hearing.state, Instant::now());
-        let heard = Arc::new(Mutex::new(xids));
-        listener::open(&heard, source, hearing.kmsg);
-        heard
+        let monitor = Arc::new(Mutex::new(xids));
+        listener::open(&monitor, source, hearing.kmsg);
+        monitor
     }
 
     /// Records an XID. If both sources report it, it counts once.
     pub fn note(&mut self, gpu: &str, xid: u64, reporter: XidReporter, now: Instant) {
-        let heard = self.gpus.entry(gpu.to_owned()).or_default();
-        let counts = heard.counts.entry(xid).or_default();
+        let xids = self.gpus.entry(gpu.to_owned()).or_default();
+        let counts = xids.counts.entry(xid).or_default();
         let (own, other) = match reporter {
             XidReporter::Driver => (0, 1),
             XidReporter::Kernel => (1, 0),
@@ -139,9 +139,9 @@ impl XidMonitor {
             todo = action.advice(),
             "the driver reports an XID"
         );
-        heard.last = Some((xid, now));
+        xids.last = Some((xid, now));
         if action.takes_out() {
-            heard.out = Some(Out {
+            xids.out = Some(Out {
                 xid,
                 since: now,
                 gone: false,
@@ -173,11 +173,11 @@ impl XidMonitor {
     /// A source starts and does not know earlier XIDs: the other source's counts apply to these.
     pub fn begins(&mut self, reporter: XidReporter) {
         self.listening |= reporter == XidReporter::Driver;
-        let heard = self
+        let all_counts = self
             .gpus
             .values_mut()
             .flat_map(|gpu| gpu.counts.values_mut());
-        for counts in heard {
+        for counts in all_counts {
             let most = counts[0].max(counts[1]);
             counts[reporter as usize] = most;
         }
@@ -202,10 +202,10 @@ impl XidMonitor {
         }
         let mut changed = false;
         for gpu in &mut found.gpus {
-            let Some(heard) = self.gpus.get_mut(&gpu.id) else {
+            let Some(xids) = self.gpus.get_mut(&gpu.id) else {
                 continue;
             };
-            let Some(out) = &mut heard.out else {
+            let Some(out) = &mut xids.out else {
                 continue;
             };
             changed |= !gpu.healthy && !out.gone;
@@ -217,7 +217,7 @@ impl XidMonitor {
             };
             if quiet && well && gpu.healthy {
                 tracing::info!(gpu = gpu.id, xid = out.xid, "the GPU is healthy again");
-                heard.out = None;
+                xids.out = None;
                 changed = true;
                 continue;
             }
@@ -240,21 +240,21 @@ impl XidMonitor {
 
     /// The last XID of a GPU, 0 without a recent XID, `None` if no source is read.
     pub fn last(&self, gpu: &str, now: Instant) -> Option<u64> {
-        let last = self.gpus.get(gpu).and_then(|heard| heard.last);
+        let last = self.gpus.get(gpu).and_then(|xids| xids.last);
         let recent = last.filter(|(_, at)| now.duration_since(*at) < RECENT);
         self.listening.then(|| recent.map_or(0, |(xid, _)| xid))
     }
 
     /// How often each XID of a GPU was reported since the agent started.
     pub fn counts(&self, gpu: &str) -> impl Iterator<Item = (u64, u64)> {
-        let counts = self.gpus.get(gpu).map(|heard| &heard.counts);
+        let counts = self.gpus.get(gpu).map(|xids| &xids.counts);
         let counts = counts.into_iter().flatten();
         counts.map(|(xid, by)| (*xid, by[0].max(by[1])))
     }
 
     fn keep_out(&mut self) {
-        let out = self.gpus.iter().filter_map(|(gpu, heard)| {
-            let out = heard.out?;
+        let out = self.gpus.iter().filter_map(|(gpu, xids)| {
+            let out = xids.out?;
             let kept = record::WithheldReason {
                 xid: out.xid,
                 gone: out.gone,

@@ -32,7 +32,7 @@ pub struct XidRecord {
     path: Option<PathBuf>,
     boot: String,
     /// Whether the failure to write the file was logged.
-    said: bool,
+    logged: bool,
 }
 
 impl XidRecord {
@@ -46,7 +46,7 @@ impl XidRecord {
         let keep = XidRecord {
             path,
             boot,
-            said: false,
+            logged: false,
         };
         (keep, out.unwrap_or_default())
     }
@@ -56,9 +56,9 @@ impl XidRecord {
         let Some(path) = &self.path else { return };
         let boot = self.boot.clone();
         if let Err(error) = replace(path, &WithheldFile { boot, out })
-            && !self.said
+            && !self.logged
         {
-            self.said = true;
+            self.logged = true;
             let path = path.display();
             tracing::warn!(
                 "{path}: {error}: a restarted agent will not know which GPUs are withheld"

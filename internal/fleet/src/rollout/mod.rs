@@ -12,52 +12,24 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
+use kube::Client;
 use kube::api::{Api, ListParams};
 use parking_lot::Mutex;
 use resources::names::VERSION_REFUSED;
 use resources::upgrade::{AgentStatus, NodePhase, Rollout, RolloutNode, RolloutState};
-use rpc::agent::v1::{BinaryAsk, BinaryChunk, BinaryVerdict, Hello, OfferBinary};
+use rpc::agent::v1::{BinaryAsk, BinaryChunk, BinaryVerdict, OfferBinary};
 use supervisor::{LoopEnd, contained, keep_running};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::Fleet;
+use crate::agent_binary::TEXT_MAX;
 use crate::error::{FleetError, RolloutError, api};
-use crate::session::Session;
+use crate::open_sessions::{OpenSessions, Session};
 use binary::Binary;
 use plan::{AgentView, InFlight, OfferAnswer, Verdicts};
 
 /// How often the driver looks at the agents.
 const LOOK: Duration = Duration::from_millis(500);
-/// The longest text of an agent that is kept, in characters.
-const TEXT_MAX: usize = 500;
-
-/// An agent's binary, as its Hello reported it.
-#[derive(Clone, Debug, Default)]
-pub struct AgentBinary {
-    version: String,
-    sha256: String,
-    refusal: String,
-    failed: Option<(String, String)>,
-}
-
-impl AgentBinary {
-    /// Reads a Hello. An agent from before upgrades by the server reports no digest.
-    pub fn of(hello: &Hello) -> AgentBinary {
-        let cut = |text: &str| text.chars().take(TEXT_MAX).collect::<String>();
-        let refusal = match hello.binary_sha256.is_empty() && hello.upgrade_refusal.is_empty() {
-            true => "its version can't be upgraded by the server; install the new one on the node",
-            false => &hello.upgrade_refusal,
-        };
-        let failed = (!hello.failed_sha256.is_empty())
-            .then(|| (cut(&hello.failed_sha256), cut(&hello.failed_reason)));
-        AgentBinary {
-            version: cut(&hello.agent_version),
-            sha256: cut(&hello.binary_sha256),
-            refusal: cut(refusal),
-            failed,
-        }
-    }
-}
 
 /// The parameters of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,10 +42,13 @@ pub struct RolloutOptions {
 
 /// The rollout of this server, if there is one.
 pub struct Rollouts {
+    nodes: Api<Node>,
+    sessions: Arc<OpenSessions>,
     file: Option<PathBuf>,
     /// How long a binary may take from its start to its first session, in seconds.
     session_seconds: u32,
     current: Mutex<Option<Current>>,
+    drivers: Mutex<Vec<AbortHandle>>,
 }
 
 struct Current {
@@ -85,7 +60,12 @@ struct Current {
 
 impl Rollouts {
     /// Reads the progress that an earlier server recorded.
-    pub fn new(file: Option<PathBuf>, node_grace: Duration) -> Rollouts {
+    pub fn new(
+        client: Client,
+        sessions: Arc<OpenSessions>,
+        file: Option<PathBuf>,
+        node_grace: Duration,
+    ) -> Rollouts {
         let current = file.as_deref().and_then(recorded).map(|rollout| Current {
             rollout,
             binary: None,
@@ -93,9 +73,12 @@ impl Rollouts {
             flights: BTreeMap::new(),
         });
         Rollouts {
+            nodes: Api::all(client),
+            sessions,
             file,
             session_seconds: plan::session_seconds(node_grace),
             current: Mutex::new(current),
+            drivers: Mutex::default(),
         }
     }
 
@@ -106,28 +89,10 @@ impl Rollouts {
         let json = serde_json::to_vec_pretty(rollout).expect("a rollout is always JSON");
         durable::replace(file, &json)
     }
-}
 
-fn recorded(file: &Path) -> Option<Rollout> {
-    let bytes = match std::fs::read(file) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
-        Err(error) => {
-            tracing::warn!(file = %file.display(), %error, "the progress of the agents' upgrade is not known");
-            return None;
-        }
-    };
-    serde_json::from_slice(&bytes)
-        .inspect_err(|error| {
-            tracing::warn!(file = %file.display(), %error, "the progress of the agents' upgrade is not known");
-        })
-        .ok()
-}
-
-impl Fleet {
     /// The last rollout; none if there was none.
-    pub fn rollout(&self) -> Option<Rollout> {
-        let current = self.rollouts.current.lock();
+    pub fn last(&self) -> Option<Rollout> {
+        let current = self.current.lock();
         current.as_ref().map(|current| current.rollout.clone())
     }
 
@@ -137,10 +102,7 @@ impl Fleet {
     /// # Errors
     /// If another binary is being rolled out, if the binary can't be offered, if no agent is
     /// connected, or if the progress can't be recorded.
-    pub async fn roll_out(
-        self: &Arc<Self>,
-        options: RolloutOptions,
-    ) -> Result<Rollout, RolloutError> {
+    pub async fn begin(self: &Arc<Self>, options: RolloutOptions) -> Result<Rollout, RolloutError> {
         let path = options.binary.clone();
         let binary = tokio::task::spawn_blocking(move || Binary::open(path.as_deref()))
             .await
@@ -148,12 +110,12 @@ impl Fleet {
                 path: options.binary.clone().unwrap_or_default(),
                 reason: error.to_string(),
             })??;
-        let names = self.connected_nodes();
+        let names = self.sessions.nodes();
         if names.is_empty() {
             return Err(RolloutError::NoAgents);
         }
         let rollout = {
-            let mut current = self.rollouts.current.lock();
+            let mut current = self.current.lock();
             let before = current.as_ref().map(|current| &current.rollout);
             if let Some(before) = before
                 && before.state == RolloutState::Running
@@ -178,7 +140,7 @@ impl Fleet {
                 state: RolloutState::Running,
                 nodes: names.into_iter().map(node).collect(),
             };
-            self.rollouts.record(&rollout)?;
+            self.record(&rollout)?;
             *current = Some(Current {
                 rollout: rollout.clone(),
                 binary: Some(Arc::new(binary)),
@@ -187,7 +149,7 @@ impl Fleet {
             });
             rollout
         };
-        self.drive_rollout(rollout.id);
+        self.spawn_driver(rollout.id);
         Ok(rollout)
     }
 
@@ -195,8 +157,8 @@ impl Fleet {
     ///
     /// # Errors
     /// If the progress can't be recorded.
-    pub fn stop_rollout(&self) -> Result<bool, RolloutError> {
-        let mut current = self.rollouts.current.lock();
+    pub fn stop(&self) -> Result<bool, RolloutError> {
+        let mut current = self.current.lock();
         let Some(current) = current
             .as_mut()
             .filter(|current| current.rollout.state == RolloutState::Running)
@@ -206,13 +168,13 @@ impl Fleet {
         current.rollout.state = RolloutState::Stopped {
             reason: "an administrator stopped it".to_owned(),
         };
-        self.rollouts.record(&current.rollout)?;
+        self.record(&current.rollout)?;
         Ok(true)
     }
 
     /// Goes on with a rollout that an earlier server began, if its binary is still there.
-    pub async fn resume_rollout(self: &Arc<Self>) {
-        let Some(rollout) = self.rollout().filter(is_unfinished) else {
+    pub async fn resume(self: &Arc<Self>) {
+        let Some(rollout) = self.last().filter(is_unfinished) else {
             return;
         };
         let path = rollout.binary.clone().map(PathBuf::from);
@@ -223,7 +185,7 @@ impl Fleet {
             Ok(Err(error)) => Err(error.to_string()),
             Err(error) => Err(error.to_string()),
         };
-        if let Some(current) = &mut *self.rollouts.current.lock() {
+        if let Some(current) = &mut *self.current.lock() {
             match found {
                 Ok(binary) => current.binary = Some(Arc::new(binary)),
                 Err(reason) => {
@@ -233,12 +195,21 @@ impl Fleet {
             }
         }
         tracing::info!(rollout = rollout.id, "the agents' upgrade continues");
-        self.drive_rollout(rollout.id);
+        self.spawn_driver(rollout.id);
     }
 
-    fn drive_rollout(self: &Arc<Self>, id: u64) {
+    /// Stops driving; the recorded progress stays.
+    pub fn shutdown(&self) {
+        for driver in self.drivers.lock().drain(..) {
+            driver.abort();
+        }
+    }
+
+    fn spawn_driver(self: &Arc<Self>, id: u64) {
         let driving = keep_driving(Arc::downgrade(self), id, step);
-        self.tasks.lock().push(tokio::spawn(driving).abort_handle());
+        self.drivers
+            .lock()
+            .push(tokio::spawn(driving).abort_handle());
     }
 
     /// The agents of all nodes with their versions.
@@ -246,12 +217,12 @@ impl Fleet {
     /// # Errors
     /// If the nodes can't be read.
     pub async fn agents(&self) -> Result<Vec<AgentStatus>, FleetError> {
-        let nodes: Api<Node> = Api::all(self.client.clone());
-        let all = nodes
+        let all = self
+            .nodes
             .list(&ListParams::default())
             .await
             .map_err(api("listing the nodes"))?;
-        let sessions = self.sessions.lock();
+        let sessions = self.sessions.all();
         let agents = all.items.into_iter().map(|node| {
             let name = node.metadata.name.clone().unwrap_or_default();
             let session = sessions.get(&name);
@@ -274,6 +245,22 @@ impl Fleet {
     }
 }
 
+fn recorded(file: &Path) -> Option<Rollout> {
+    let bytes = match std::fs::read(file) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+        Err(error) => {
+            tracing::warn!(file = %file.display(), %error, "the progress of the agents' upgrade is not known");
+            return None;
+        }
+    };
+    serde_json::from_slice(&bytes)
+        .inspect_err(|error| {
+            tracing::warn!(file = %file.display(), %error, "the progress of the agents' upgrade is not known");
+        })
+        .ok()
+}
+
 fn is_unfinished(rollout: &Rollout) -> bool {
     let mut nodes = rollout.nodes.iter();
     rollout.state == RolloutState::Running || nodes.any(|node| node.phase.is_in_flight())
@@ -290,17 +277,17 @@ fn condition(node: &Node, kind: &str) -> Option<String> {
 
 /// One look at all agents, with the nodes that came back and whether each is ready, at a time on the driver's clock;
 /// false once there is nothing more to do.
-type Step = fn(&Arc<Fleet>, u64, &BTreeMap<String, bool>, Duration) -> bool;
+type Step = fn(&Rollouts, u64, &BTreeMap<String, bool>, Duration) -> bool;
 
 /// Drives the rollout until its end. After a panic the driver goes on: nothing of a rollout is its own but the clock,
 /// which therefore begins here.
-fn keep_driving(fleet: Weak<Fleet>, id: u64, step: Step) -> impl Future<Output = ()> + Send {
+fn keep_driving(rollouts: Weak<Rollouts>, id: u64, step: Step) -> impl Future<Output = ()> + Send {
     let began = Instant::now();
     keep_running("the upgrade of agents", move || {
-        let fleet = fleet.clone();
+        let rollouts = rollouts.clone();
         async move {
-            if let Some(fleet) = fleet.upgrade() {
-                drive(&fleet, id, began, step).await;
+            if let Some(rollouts) = rollouts.upgrade() {
+                drive(&rollouts, id, began, step).await;
             }
             LoopEnd::Finished
         }
@@ -308,16 +295,16 @@ fn keep_driving(fleet: Weak<Fleet>, id: u64, step: Step) -> impl Future<Output =
 }
 
 /// Advances the rollout until it has ended and no agent is in flight, or until another one begins.
-async fn drive(fleet: &Arc<Fleet>, id: u64, began: Instant, step: Step) {
+async fn drive(rollouts: &Rollouts, id: u64, began: Instant, step: Step) {
     let mut ready = BTreeMap::new();
     loop {
         // Only a node that came back is asked for its condition.
         let back: Vec<String> = {
-            let current = fleet.rollouts.current.lock();
+            let current = rollouts.current.lock();
             let Some(current) = current.as_ref().filter(|current| current.rollout.id == id) else {
                 return;
             };
-            let sessions = fleet.sessions.lock();
+            let sessions = rollouts.sessions.all();
             let in_flight = current.rollout.nodes.iter().filter(|node| {
                 sessions
                     .get(&node.name)
@@ -328,14 +315,14 @@ async fn drive(fleet: &Arc<Fleet>, id: u64, began: Instant, step: Step) {
         };
         ready.clear();
         for name in back {
-            let is_ready = contained(is_ready(fleet, &name)).await;
+            let is_ready = contained(is_ready(&rollouts.nodes, &name)).await;
             let is_ready = is_ready.unwrap_or_else(|panic| {
                 tracing::error!(node = name, %panic, "the server panicked over a node while it upgrades agents; it goes on with the others, and tries again");
                 false
             });
             ready.insert(name, is_ready);
         }
-        if !step(fleet, id, &ready, began.elapsed()) {
+        if !step(rollouts, id, &ready, began.elapsed()) {
             return;
         }
         tokio::time::sleep(LOOK).await;
@@ -343,18 +330,18 @@ async fn drive(fleet: &Arc<Fleet>, id: u64, began: Instant, step: Step) {
 }
 
 /// Whether the node's agent says that the node is ready.
-async fn is_ready(fleet: &Fleet, name: &str) -> bool {
-    let found = fleet.nodes.nodes.get_opt(name).await;
+async fn is_ready(nodes: &Api<Node>, name: &str) -> bool {
+    let found = nodes.get_opt(name).await;
     found.is_ok_and(|node| node.is_some_and(|node| condition(&node, "Ready").is_some()))
 }
 
 /// What a [`Step`] does.
-fn step(fleet: &Arc<Fleet>, id: u64, ready: &BTreeMap<String, bool>, now: Duration) -> bool {
-    let mut current = fleet.rollouts.current.lock();
+fn step(rollouts: &Rollouts, id: u64, ready: &BTreeMap<String, bool>, now: Duration) -> bool {
+    let mut current = rollouts.current.lock();
     let Some(current) = current.as_mut().filter(|current| current.rollout.id == id) else {
         return false;
     };
-    let sessions = fleet.sessions.lock().clone();
+    let sessions = rollouts.sessions.all();
     let view = |(name, session): (&String, &Arc<Session>)| {
         let view = AgentView {
             session: session.id,
@@ -386,7 +373,7 @@ fn step(fleet: &Arc<Fleet>, id: u64, ready: &BTreeMap<String, bool>, now: Durati
                 );
             }
         }
-        if let Err(error) = fleet.rollouts.record(rollout) {
+        if let Err(error) = rollouts.record(rollout) {
             tracing::warn!(%error, "the progress of the agents' upgrade was not recorded");
         }
     }
@@ -395,7 +382,7 @@ fn step(fleet: &Arc<Fleet>, id: u64, ready: &BTreeMap<String, bool>, now: Durati
             id: rollout.id,
             sha256: rollout.sha256.clone(),
             bytes: rollout.bytes,
-            session_seconds: fleet.rollouts.session_seconds,
+            session_seconds: rollouts.session_seconds,
         };
         let sent = sessions
             .get(&name)
@@ -409,8 +396,8 @@ fn step(fleet: &Arc<Fleet>, id: u64, ready: &BTreeMap<String, bool>, now: Durati
 }
 
 /// The binary that is offered to a node now.
-fn offered(fleet: &Fleet, node: &str, id: u64) -> Option<Arc<Binary>> {
-    let current = fleet.rollouts.current.lock();
+fn offered(rollouts: &Rollouts, node: &str, id: u64) -> Option<Arc<Binary>> {
+    let current = rollouts.current.lock();
     let current = current
         .as_ref()
         .filter(|current| current.rollout.id == id)?;
@@ -421,8 +408,8 @@ fn offered(fleet: &Fleet, node: &str, id: u64) -> Option<Arc<Binary>> {
 
 /// Sends an agent a part of the binary that was offered to it. An agent asks for one part at a time;
 /// a request beyond that is dropped.
-pub fn serve(fleet: &Fleet, session: &Arc<Session>, ask: &BinaryAsk) {
-    let Some(binary) = offered(fleet, &session.node, ask.id) else {
+pub fn send_part(rollouts: &Rollouts, session: &Arc<Session>, request: &BinaryAsk) {
+    let Some(binary) = offered(rollouts, &session.node, request.id) else {
         tracing::debug!(
             node = session.node,
             "the server drops a request for a binary"
@@ -432,7 +419,7 @@ pub fn serve(fleet: &Fleet, session: &Arc<Session>, ask: &BinaryAsk) {
     let Ok(permit) = session.sending.clone().try_acquire_owned() else {
         return;
     };
-    let (session, id, offset) = (session.clone(), ask.id, ask.offset);
+    let (session, id, offset) = (session.clone(), request.id, request.offset);
     tokio::spawn(async move {
         let part = tokio::task::spawn_blocking(move || binary.part(offset)).await;
         // Before the send: the agent asks for the next part when this one arrives.
@@ -450,8 +437,8 @@ pub fn serve(fleet: &Fleet, session: &Arc<Session>, ask: &BinaryAsk) {
 }
 
 /// Notes an agent's answer to the offer.
-pub fn judged(fleet: &Fleet, session: &Session, verdict: BinaryVerdict) {
-    let mut current = fleet.rollouts.current.lock();
+pub fn record_answer(rollouts: &Rollouts, session: &Session, verdict: BinaryVerdict) {
+    let mut current = rollouts.current.lock();
     let Some(current) = current
         .as_mut()
         .filter(|current| current.rollout.id == verdict.id)
@@ -477,12 +464,11 @@ mod tests {
     use kube::client::Body;
 
     use super::*;
-    use crate::session::session_for_tests;
-    use crate::testing::fleet_on;
+    use crate::open_sessions::session_for_tests;
 
-    /// A fleet whose nodes are ready, with an agent on each that has the binary that is rolled out. The first read of
-    /// node n1 panics.
-    fn upgraded(nodes: &[&str]) -> Arc<Fleet> {
+    /// A rollout over nodes that are ready, with an agent on each that has the binary that is rolled out. The first read of
+    /// node n1 panics. The sessions last as long as the second value.
+    fn upgraded(nodes: &[&str]) -> (Arc<Rollouts>, impl Sized) {
         let panics = Arc::new(AtomicBool::new(true));
         let service = tower::service_fn(move |request: Request<Body>| {
             let panics = panics.clone();
@@ -502,13 +488,15 @@ mod tests {
                 Ok(Response::new(Body::from(node.to_string().into_bytes())))
             }
         });
-        let fleet = fleet_on(kube::Client::new(service, "default"));
+        let sessions: Arc<OpenSessions> = Arc::default();
+        let client = Client::new(service, "default");
+        let rollouts = Rollouts::new(client, sessions.clone(), None, Duration::from_secs(40));
         let node = |name: &&str| RolloutNode {
             name: (*name).to_owned(),
             phase: NodePhase::Waiting,
             detail: String::new(),
         };
-        *fleet.rollouts.current.lock() = Some(Current {
+        *rollouts.current.lock() = Some(Current {
             rollout: Rollout {
                 id: 1,
                 sha256: "new".to_owned(),
@@ -522,44 +510,43 @@ mod tests {
             verdicts: Verdicts::new(),
             flights: BTreeMap::new(),
         });
-        for (id, name) in (1..).zip(nodes) {
-            let session = session_for_tests(name, id, "new");
-            fleet.sessions.lock().insert((*name).to_owned(), session);
-        }
-        fleet
+        let register =
+            |(id, name): (u64, &&str)| sessions.register(session_for_tests(name, id, "new"));
+        let registered: Vec<_> = (1..).zip(nodes).map(register).collect();
+        (Arc::new(rollouts), registered)
     }
 
-    fn phases(fleet: &Fleet) -> Vec<NodePhase> {
-        let rollout = fleet.rollout().unwrap();
+    fn phases(rollouts: &Rollouts) -> Vec<NodePhase> {
+        let rollout = rollouts.last().unwrap();
         rollout.nodes.iter().map(|node| node.phase).collect()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_panic_over_one_node_delays_no_other_and_is_tried_again() {
-        let fleet = upgraded(&["n1", "n2"]);
-        let first: Step = |fleet, id, ready, now| {
-            step(fleet, id, ready, now);
+        let (rollouts, _sessions) = upgraded(&["n1", "n2"]);
+        let first: Step = |rollouts, id, ready, now| {
+            step(rollouts, id, ready, now);
             false
         };
-        drive(&fleet, 1, Instant::now(), first).await;
-        let phases_after_the_panic = phases(&fleet);
+        drive(&rollouts, 1, Instant::now(), first).await;
+        let phases_after_the_panic = phases(&rollouts);
         assert_ne!(phases_after_the_panic[0], NodePhase::Done);
         assert_eq!(phases_after_the_panic[1], NodePhase::Done);
-        drive(&fleet, 1, Instant::now(), step).await;
-        assert_eq!(phases(&fleet), [NodePhase::Done, NodePhase::Done]);
-        assert_eq!(fleet.rollout().unwrap().state, RolloutState::Done);
+        drive(&rollouts, 1, Instant::now(), step).await;
+        assert_eq!(phases(&rollouts), [NodePhase::Done, NodePhase::Done]);
+        assert_eq!(rollouts.last().unwrap().state, RolloutState::Done);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_driver_that_panics_goes_on() {
         static PANICS: AtomicBool = AtomicBool::new(true);
-        let fleet = upgraded(&["n2"]);
-        let panics_once: Step = |fleet, id, ready, now| {
+        let (rollouts, _sessions) = upgraded(&["n2"]);
+        let panics_once: Step = |rollouts, id, ready, now| {
             assert!(!PANICS.swap(false, Ordering::SeqCst), "in a step");
-            step(fleet, id, ready, now)
+            step(rollouts, id, ready, now)
         };
-        keep_driving(Arc::downgrade(&fleet), 1, panics_once).await;
+        keep_driving(Arc::downgrade(&rollouts), 1, panics_once).await;
         assert!(!PANICS.load(Ordering::SeqCst));
-        assert_eq!(phases(&fleet), [NodePhase::Done]);
+        assert_eq!(phases(&rollouts), [NodePhase::Done]);
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::host_names::{names_of, send_changes};
 use super::token_renewal::{renew_tokens, until};
-use super::{AGAIN, Fleet, Session, node_of, pod_network, services};
+use super::{AGAIN, Session, SessionServer, node_of, pod_network, services};
 use crate::resolve::{Resolved, resolve};
 use crate::sent_instructions::Instruction;
 
@@ -31,30 +31,30 @@ pub(super) struct Sent {
 }
 
 /// Sends the agent its desired pods until the session ends.
-pub(super) async fn drive(fleet: &Arc<Fleet>, session: &Arc<Session>) {
+pub(super) async fn drive(server: &Arc<SessionServer>, session: &Arc<Session>) {
     let mut sent: BTreeMap<String, Sent> = BTreeMap::new();
     let mut complete = false;
     let mut resolve_at = Instant::now() + AGAIN;
     let (mut network, mut services) = (None, None);
     loop {
-        if !pod_network::send(fleet, session, &mut network).await
-            || !services::send(fleet, session, &mut services).await
+        if !pod_network::send(server, session, &mut network).await
+            || !services::send(server, session, &mut services).await
         {
             return;
         }
-        let pods = fleet.index.lock().pods_of_node(&session.node);
-        let tells = session.book.lock().review(&pods);
-        for tell in tells {
-            if !carry_out(fleet, session, &mut sent, tell).await {
+        let pods = server.index.lock().pods_of_node(&session.node);
+        let instructions = session.instructions.lock().review(&pods);
+        for instruction in instructions {
+            if !carry_out(server, session, &mut sent, instruction).await {
                 return;
             }
         }
-        if !send_changes(fleet, session, &mut sent, &pods).await {
+        if !send_changes(server, session, &mut sent, &pods).await {
             return;
         }
         if Instant::now() >= resolve_at {
             resolve_at = Instant::now() + AGAIN;
-            if !resolve_again(fleet, session, &mut sent, &pods).await {
+            if !resolve_again(server, session, &mut sent, &pods).await {
                 return;
             }
         }
@@ -64,7 +64,7 @@ pub(super) async fn drive(fleet: &Arc<Fleet>, session: &Arc<Session>) {
                 return;
             }
         }
-        if !renew_tokens(fleet, session, &mut sent, &pods).await {
+        if !renew_tokens(server, session, &mut sent, &pods).await {
             return;
         }
         let lacking = sent.values().any(|sent| sent.lacking.is_some());
@@ -81,16 +81,16 @@ pub(super) async fn drive(fleet: &Arc<Fleet>, session: &Arc<Session>) {
 }
 
 async fn carry_out(
-    fleet: &Arc<Fleet>,
+    server: &Arc<SessionServer>,
     session: &Arc<Session>,
     sent: &mut BTreeMap<String, Sent>,
-    tell: Instruction,
+    instruction: Instruction,
 ) -> bool {
-    match tell {
+    match instruction {
         Instruction::Stop(stop) => session.send(stop).await,
         Instruction::Assign(pod) => {
-            let resolved = resolve(&fleet.client, &pod, Timestamp::now()).await;
-            assign(fleet, session, sent, &pod, resolved).await
+            let resolved = resolve(&server.client, &pod, Timestamp::now()).await;
+            assign(server, session, sent, &pod, resolved).await
         }
         Instruction::Vanished {
             namespace,
@@ -98,18 +98,18 @@ async fn carry_out(
             uid,
         } => {
             // A stop must not rely on a view that may be stale.
-            let api: Api<Pod> = Api::namespaced(fleet.client.clone(), &namespace);
+            let api: Api<Pod> = Api::namespaced(server.client.clone(), &namespace);
             match api.get_opt(&name).await {
                 Ok(Some(pod))
                     if pod.metadata.uid.as_deref() == Some(&uid)
                         && node_of(&pod) == Some(&session.node) =>
                 {
-                    fleet.change(|index| index.put_pod(pod));
+                    server.index.change(|index| index.put_pod(pod));
                     true
                 }
                 Ok(_) => {
                     sent.remove(&uid);
-                    let stop = session.book.lock().confirm_vanished(&uid);
+                    let stop = session.instructions.lock().confirm_vanished(&uid);
                     match stop {
                         Some(stop) => session.send(stop).await,
                         None => true,
@@ -130,14 +130,14 @@ async fn carry_out(
 }
 
 pub(super) async fn assign(
-    fleet: &Fleet,
+    server: &SessionServer,
     session: &Session,
     sent: &mut BTreeMap<String, Sent>,
     pod: &Arc<Pod>,
     resolved: Resolved,
 ) -> bool {
     let uid = pod.metadata.uid.clone().unwrap_or_default();
-    let (names_version, hosts) = names_of(fleet, session, pod);
+    let (names_version, hosts) = names_of(server, session, pod);
     let pod_json = match serde_json::to_string(pod.as_ref()) {
         Ok(json) => json,
         Err(error) => {
@@ -173,7 +173,7 @@ pub(super) async fn assign(
 
 /// Fetches again the data that pods lack, and sends the changes.
 async fn resolve_again(
-    fleet: &Arc<Fleet>,
+    server: &Arc<SessionServer>,
     session: &Arc<Session>,
     sent: &mut BTreeMap<String, Sent>,
     pods: &[Arc<Pod>],
@@ -185,15 +185,15 @@ async fn resolve_again(
         let Some(before) = sent.get_mut(uid).and_then(|sent| sent.lacking.take()) else {
             continue;
         };
-        if !session.book.lock().has(uid) {
+        if !session.instructions.lock().has(uid) {
             continue;
         }
-        let now = resolve(&fleet.client, pod, Timestamp::now()).await;
+        let now = resolve(&server.client, pod, Timestamp::now()).await;
         if now == before {
             if let Some(entry) = sent.get_mut(uid) {
                 entry.lacking = Some(before);
             }
-        } else if !assign(fleet, session, sent, pod, now).await {
+        } else if !assign(server, session, sent, pod, now).await {
             return false;
         }
     }

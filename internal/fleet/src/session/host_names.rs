@@ -7,25 +7,30 @@ use k8s_openapi::api::core::v1::Pod;
 use rpc::agent::v1::{HostsEntry, Update};
 
 use super::desired_pods::Sent;
-use super::{Fleet, Session};
+use super::{Session, SessionServer};
 use crate::hosts::{self, NameSource};
+use crate::pod_fields::gang_of;
 
 /// A namespace, optionally a gang in it, and where else pods find names: these pods share one hosts file.
 type HostsScope<'a> = (&'a str, Option<&'a str>, NameSource);
 
-fn scope_of<'a>(fleet: &Fleet, session: &Session, pod: &'a Pod) -> HostsScope<'a> {
+fn scope_of<'a>(server: &SessionServer, session: &Session, pod: &'a Pod) -> HostsScope<'a> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let serves = session.description.cluster_services && fleet.nodes.ranges.services.is_some();
+    let serves = session.description.cluster_services && server.nodes.ranges.services.is_some();
     let source = match serves && hosts::asks_dns(pod) {
         true => NameSource::Dns,
         false => NameSource::HostsFile,
     };
-    (namespace, hosts::gang_of(pod), source)
+    (namespace, gang_of(pod), source)
 }
 
-pub(super) fn names_of(fleet: &Fleet, session: &Session, pod: &Pod) -> (u64, Vec<HostsEntry>) {
-    let (namespace, gang, source) = scope_of(fleet, session, pod);
-    let index = fleet.index.lock();
+pub(super) fn names_of(
+    server: &SessionServer,
+    session: &Session,
+    pod: &Pod,
+) -> (u64, Vec<HostsEntry>) {
+    let (namespace, gang, source) = scope_of(server, session, pod);
+    let index = server.index.lock();
     (
         index.names_version(namespace),
         hosts::entries(&index, namespace, gang, source),
@@ -34,7 +39,7 @@ pub(super) fn names_of(fleet: &Fleet, session: &Session, pod: &Pod) -> (u64, Vec
 
 /// Sends the hosts entries that changed, computed once for each gang.
 pub(super) async fn send_changes(
-    fleet: &Fleet,
+    server: &SessionServer,
     session: &Session,
     sent: &mut BTreeMap<String, Sent>,
     pods: &[Arc<Pod>],
@@ -48,16 +53,16 @@ pub(super) async fn send_changes(
         let Some(entry) = sent.get_mut(uid) else {
             continue;
         };
-        if !session.book.lock().has(uid) {
+        if !session.instructions.lock().has(uid) {
             continue;
         }
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        if fleet.index.lock().names_version(namespace) == entry.names_version {
+        if server.index.lock().names_version(namespace) == entry.names_version {
             continue;
         }
         let (version, hosts) = computed
-            .entry(scope_of(fleet, session, pod))
-            .or_insert_with(|| names_of(fleet, session, pod));
+            .entry(scope_of(server, session, pod))
+            .or_insert_with(|| names_of(server, session, pod));
         entry.names_version = *version;
         if entry.hosts != *hosts {
             entry.hosts.clone_from(hosts);

@@ -11,13 +11,16 @@ use tokio::time::Instant;
 use tonic::Streaming;
 
 use super::hello::read_inventory;
-use super::{AGAIN, Fleet, Session, health, node_of, rollout};
+use super::{AGAIN, Session, SessionServer, health, node_of};
+use crate::live_index::LiveIndex;
 use crate::measurements;
+use crate::node::NodeObjects;
+use crate::rollout;
 use crate::status::PendingReports;
 
 /// Receives the agent's messages until the connection ends; returns the reason.
 pub(super) async fn read(
-    fleet: &Fleet,
+    server: &SessionServer,
     session: &Arc<Session>,
     reports: &Arc<PendingReports>,
     mut inbound: Streaming<AgentMessage>,
@@ -30,22 +33,22 @@ pub(super) async fn read(
             Ok(Ok(None)) => return "the agent ended the session".to_owned(),
             Ok(Ok(Some(message))) => message,
         };
-        *session.heard.lock() = Instant::now();
+        *session.last_message.lock() = Instant::now();
         use agent_message::Body;
         match message.body {
             None | Some(Body::Heartbeat(_)) => {}
             Some(Body::Hello(_)) => return "the agent sent a second Hello".to_owned(),
             Some(Body::PodStatus(status)) => {
                 if let Some(phase) = phase_of(&status.status_json) {
-                    session.book.lock().reported(&status.uid, &phase);
+                    session.instructions.lock().reported(&status.uid, &phase);
                 }
                 reports.status(status);
             }
             Some(Body::PodGone(gone)) => {
-                session.book.lock().gone(&gone.uid);
+                session.instructions.lock().gone(&gone.uid);
                 reports.gone(gone);
             }
-            Some(Body::Event(note)) if is_about_own_pod(fleet, &session.node, &note) => {
+            Some(Body::Event(note)) if is_about_own_pod(&server.index, &session.node, &note) => {
                 reports.event(note);
             }
             Some(Body::Event(note)) => tracing::debug!(
@@ -62,25 +65,29 @@ pub(super) async fn read(
                     "the server drops an inventory"
                 ),
             },
-            Some(Body::Measurements(said)) => {
-                let sink = fleet.measurements.as_ref();
-                measurements::hand_on(sink, &fleet.index.lock(), &session.node, said);
+            Some(Body::Measurements(measured)) => {
+                let sink = server.measurements.as_ref();
+                measurements::hand_on(sink, &server.index.lock(), &session.node, measured);
             }
-            Some(Body::Health(said)) => health::hear(&session.node, &said, &session.health),
+            Some(Body::Health(health)) => health::hear(&session.node, &health, &session.health),
             Some(Body::LogOpened(opened)) => session.logs.opened(opened.stream_id),
             Some(Body::LogChunk(chunk)) => session.logs.chunk(chunk.stream_id, chunk.data.into()),
             Some(Body::LogEnd(end)) => session.logs.ended(end),
-            Some(Body::RdmaAnswer(answer)) => session.asks.answered(answer),
-            Some(Body::BinaryAsk(ask)) => rollout::serve(fleet, session, &ask),
-            Some(Body::BinaryVerdict(verdict)) => rollout::judged(fleet, session, verdict),
+            Some(Body::RdmaAnswer(answer)) => session.requests.answered(answer),
+            Some(Body::BinaryAsk(request)) => {
+                rollout::send_part(&server.rollouts, session, &request);
+            }
+            Some(Body::BinaryVerdict(verdict)) => {
+                rollout::record_answer(&server.rollouts, session, verdict);
+            }
         }
     }
 }
 
 /// True if an event is about a pod that is bound to the node. A node may not report about other
 /// pods.
-pub(super) fn is_about_own_pod(fleet: &Fleet, node: &str, note: &EventNote) -> bool {
-    let pod = fleet.index.lock().pod(&note.namespace, &note.name);
+pub(super) fn is_about_own_pod(index: &LiveIndex, node: &str, note: &EventNote) -> bool {
+    let pod = index.lock().pod(&note.namespace, &note.name);
     pod.is_some_and(|pod| {
         pod.metadata.uid.as_deref() == Some(note.uid.as_str()) && node_of(&pod) == Some(node)
     })
@@ -89,21 +96,18 @@ pub(super) fn is_about_own_pod(fleet: &Fleet, node: &str, note: &EventNote) -> b
 /// Writes the node's inventory whenever it changes, while its session lasts, in sequence, so that
 /// the last report is the one that remains. The first was written with the Hello.
 pub(super) async fn write_inventories(
-    fleet: &Fleet,
+    nodes: &NodeObjects,
     session: &Session,
-    mut said: watch::Receiver<NodeInventory>,
+    mut inventories: watch::Receiver<NodeInventory>,
 ) {
-    while said.changed().await.is_ok() {
-        let inventory = said.borrow_and_update().clone();
-        let written = fleet
-            .nodes
-            .write_inventory(&session.description, &inventory)
-            .await;
-        if let Err(error) = written {
+    while inventories.changed().await.is_ok() {
+        let inventory = inventories.borrow_and_update().clone();
+        let written = nodes.write_inventory(&session.description, &inventory);
+        if let Err(error) = written.await {
             tracing::warn!(node = session.node, %error, "the server could not write an inventory; it tries again");
             tokio::time::sleep(AGAIN).await;
             // Retried with the latest report.
-            said.mark_changed();
+            inventories.mark_changed();
         }
     }
 }
@@ -120,26 +124,15 @@ fn phase_of(status_json: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn an_event_is_taken_only_about_a_pod_that_is_bound_to_the_node() {
-        let api = tower::service_fn(|_: http::Request<kube::client::Body>| async move {
-            Ok::<_, std::io::Error>(
-                http::Response::builder()
-                    .status(503)
-                    .body(kube::client::Body::empty())
-                    .unwrap(),
-            )
-        });
-        let dir = tempfile::tempdir().unwrap();
-        let ca = crate::CertificateAuthority::load_or_create(dir.path()).unwrap();
-        let client = kube::Client::new(api, "default");
-        let fleet = Fleet::start(client, crate::FleetConfig::new(Arc::new(ca)));
+    #[test]
+    fn an_event_is_taken_only_about_a_pod_that_is_bound_to_the_node() {
+        let index = LiveIndex::new(Arc::default());
         let pod = serde_json::from_value(serde_json::json!({
             "metadata": {"namespace": "ns", "name": "p", "uid": "u"},
             "spec": {"nodeName": "n1", "containers": []},
         }))
         .unwrap();
-        fleet.change(|index| index.put_pod(pod));
+        index.change(|index| index.put_pod(pod));
         let note = |name: &str, uid: &str| EventNote {
             namespace: "ns".to_owned(),
             name: name.to_owned(),
@@ -153,12 +146,11 @@ mod tests {
             ("n1", note("other", "u"), false),
         ] {
             assert_eq!(
-                is_about_own_pod(&fleet, node, &note),
+                is_about_own_pod(&index, node, &note),
                 want,
                 "{node} {note:?}"
             );
         }
-        fleet.shutdown();
     }
 
     #[test]

@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use rpc::agent::v1::PodNetwork;
 
-use super::{Fleet, Session};
+use super::{Session, SessionServer};
 
 /// Sends a session what changed of its node's ranges and routes; false if the session has ended.
 pub(super) async fn send(
-    fleet: &Fleet,
+    server: &SessionServer,
     session: &Arc<Session>,
     sent: &mut Option<PodNetwork>,
 ) -> bool {
     if !session.description.own_pod_network {
         return true;
     }
-    let ranges = &fleet.nodes.ranges;
+    let ranges = &server.nodes.ranges;
     let (cluster, services) = (ranges.cluster, ranges.services);
-    let now = (fleet.index.lock()).pod_network(&session.node, cluster, services);
+    let now = (server.index.lock()).pod_network(&session.node, cluster, services);
     let Some(network) = now.filter(|network| sent.as_ref() != Some(network)) else {
         return true;
     };

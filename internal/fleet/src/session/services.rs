@@ -6,7 +6,7 @@ use std::sync::Arc;
 use resources::services::ClusterService;
 use rpc::agent::v1::ServiceChanges;
 
-use super::{Fleet, Session};
+use super::{Session, SessionServer};
 use crate::index::IndexKey;
 
 /// The most Services in one message.
@@ -18,11 +18,15 @@ const MESSAGE_BYTES: usize = 1 << 20;
 pub(super) type SentServices = Option<BTreeMap<IndexKey, Arc<ClusterService>>>;
 
 /// Sends a session what changed; false if the session has ended.
-pub(super) async fn send(fleet: &Fleet, session: &Arc<Session>, sent: &mut SentServices) -> bool {
-    if !session.description.cluster_services || fleet.nodes.ranges.services.is_none() {
+pub(super) async fn send(
+    server: &SessionServer,
+    session: &Arc<Session>,
+    sent: &mut SentServices,
+) -> bool {
+    if !session.description.cluster_services || server.nodes.ranges.services.is_none() {
         return true;
     }
-    let now = fleet.index.lock().cluster_services();
+    let now = server.index.lock().cluster_services();
     let messages = messages(sent.as_ref(), &now);
     *sent = Some(now);
     for message in messages {

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::desired_pods::{Sent, assign};
-use super::{Fleet, Session};
-use crate::hosts;
+use super::{Session, SessionServer};
+use crate::pod_fields::ended;
 use crate::resolve::resolve;
 
 /// The delay before the renewal of a running pod's tokens is retried.
@@ -27,7 +27,7 @@ pub(super) fn until(at: Timestamp, now: Timestamp) -> Duration {
 /// Sends the pods whose tokens are due new ones. A pod that lacks something then keeps its old data, so that its
 /// containers can start again meanwhile, and is tried again later.
 pub(super) async fn renew_tokens(
-    fleet: &Arc<Fleet>,
+    server: &Arc<SessionServer>,
     session: &Arc<Session>,
     sent: &mut BTreeMap<String, Sent>,
     pods: &[Arc<Pod>],
@@ -36,18 +36,19 @@ pub(super) async fn renew_tokens(
     let mut due = Vec::new();
     for (uid, entry) in sent.iter_mut() {
         // Taken from pods that have ended, too: they need no token.
-        if entry.renew_at.take_if(|at| *at <= now).is_some() && session.book.lock().has(uid) {
+        if entry.renew_at.take_if(|at| *at <= now).is_some() && session.instructions.lock().has(uid)
+        {
             due.push(uid.clone());
         }
     }
     for uid in due {
         let of_uid = |pod: &&Arc<Pod>| pod.metadata.uid.as_ref() == Some(&uid);
-        let Some(pod) = pods.iter().find(of_uid).filter(|pod| !hosts::ended(pod)) else {
+        let Some(pod) = pods.iter().find(of_uid).filter(|pod| !ended(pod)) else {
             continue;
         };
-        let resolved = resolve(&fleet.client, pod, now).await;
+        let resolved = resolve(&server.client, pod, now).await;
         if !resolved.has_problem() {
-            if !assign(fleet, session, sent, pod, resolved).await {
+            if !assign(server, session, sent, pod, resolved).await {
                 return false;
             }
         } else if let Some(entry) = sent.get_mut(&uid) {

@@ -93,7 +93,7 @@ fn profiles(
         let name = String::from_utf8_lossy(&name);
         let name = name.strip_prefix("MIG ").unwrap_or(&name);
         let (starts, size) = match (placements(nvml, device, info.id), mig::profile(model, name)) {
-            (Ok(told), _) if !told.0.is_empty() => told,
+            (Ok(possible), _) if !possible.0.is_empty() => possible,
             (_, Some(known)) => (known.starts.to_vec(), known.size),
             _ => (Vec::new(), 0),
         };

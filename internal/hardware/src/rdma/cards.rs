@@ -302,17 +302,17 @@ fn pairing(found: &Inventory, near: &Near) -> Vec<RdmaCheck> {
             .iter()
             .map(|nic| found.nics[*nic].name.as_str())
             .collect();
-        let said = format!("{} to {}", kind.as_str(), names.join(", "));
+        let pairing = format!("{} to {}", kind.as_str(), names.join(", "));
         match (close(*kind), any) {
-            (true, _) => PAIRING.pass(&place, said),
+            (true, _) => PAIRING.pass(&place, pairing),
             (false, true) => PAIRING.fail(
                 &place,
-                format!("{said}, where other GPUs have a card under their switch"),
+                format!("{pairing}, where other GPUs have a card under their switch"),
                 "check whether its card is missing, or is in another slot than in machines like this",
             ),
             (false, false) => PAIRING.unknown(
                 &place,
-                format!("{said}; no GPU has one under its switch"),
+                format!("{pairing}; no GPU has one under its switch"),
                 "if the machine is not built so: move cards to slots under the GPUs' switches",
             ),
         }

@@ -413,13 +413,13 @@ impl JobFacts {
             return pod.map(pod_sentence).unwrap_or_default();
         }
         let state = state_of(status);
-        let said = match blocked_sentence(&state, &pods) {
+        let message = match blocked_sentence(&state, &pods) {
             Some(blocked) => return blocked,
             None => other_kinds::message(self.kind, &self.object),
         };
-        match said.is_empty() {
+        match message.is_empty() {
             true => settled_sentence(&state, status, &pods),
-            false => said,
+            false => message,
         }
     }
 

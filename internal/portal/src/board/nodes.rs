@@ -278,14 +278,14 @@ fn suspicion(node: &Node) -> String {
     let status = node.status.iter();
     let conditions = status.flat_map(|status| status.conditions.iter().flatten());
     // Reasons that exclude gangs come first.
-    let said = [names::FABRIC_FAILED, names::SUSPECT].map(|name| {
+    let warnings = [names::FABRIC_FAILED, names::SUSPECT].map(|name| {
         let mut all = conditions.clone();
         let found = all.find(|c| c.type_ == name && c.status == "True")?;
         let words = found.message.clone().or(found.reason.clone());
         Some(words.unwrap_or_else(|| "without a reason".to_string()))
     });
-    let said: Vec<String> = said.into_iter().flatten().collect();
-    said.join("; ")
+    let warnings: Vec<String> = warnings.into_iter().flatten().collect();
+    warnings.join("; ")
 }
 
 fn runtimes(node: &Node) -> String {

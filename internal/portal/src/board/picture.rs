@@ -255,7 +255,7 @@ fn gpu_part(gpu: &GpuDevice, holders: &BTreeMap<String, String>, x: u32) -> Pict
     let slices = gpu.slices.iter().flatten();
     let ids = std::iter::once(&gpu.id).chain(slices.map(|slice| &slice.id));
     let held: BTreeSet<&String> = ids.filter_map(|id| holders.get(id)).collect();
-    let (class, said) = match (gpu.healthy, held.len()) {
+    let (class, text) = match (gpu.healthy, held.len()) {
         (false, _) => ("bad", "unhealthy".to_owned()),
         (true, 0) => ("free", "free".to_owned()),
         (true, 1) => ("busy", held.iter().map(|held| held.as_str()).collect()),
@@ -283,7 +283,7 @@ fn gpu_part(gpu: &GpuDevice, holders: &BTreeMap<String, String>, x: u32) -> Pict
         height: HEIGHT,
         class,
         name: format!("GPU {}", gpu.index),
-        more: short(said.rsplit('/').next().unwrap_or_default()),
+        more: short(text.rsplit('/').next().unwrap_or_default()),
         words,
     }
 }

@@ -114,7 +114,7 @@ const KNOWN: [Known; 22] = [
     ("unsilenced", "The silence has ended.", None),
     (
         "test-sent",
-        "The test is on its way; how the receiver took it is in its line.",
+        "The test is being delivered; the row of the receiver shows the result.",
         None,
     ),
 ];

@@ -193,7 +193,7 @@ fn selected(
 
 /// What is told above the list.
 #[derive(Default)]
-struct Told {
+struct BulkResult {
     outcomes: Vec<Outcome>,
     problem: Option<Problem>,
 }
@@ -203,7 +203,7 @@ fn show(
     caller: &Caller,
     mut filter: Filter,
     flash: &FlashQuery,
-    told: Told,
+    result: BulkResult,
 ) -> Response {
     let (wanted, all) = selected(portal, caller, &filter);
     let (mut states, mut kinds) = (BTreeSet::new(), BTreeSet::new());
@@ -227,12 +227,12 @@ fn show(
     let now = Timestamp::now();
     let shown = wanted.iter().skip((filter.page - 1) * PAGE).take(PAGE);
     let user = portal.identity.user(&caller.user);
-    let status = told
+    let status = result
         .problem
         .as_ref()
         .map_or(StatusCode::OK, Problem::status);
     let template = Jobs {
-        frame: PageFrame::with_problem(caller, "jobs", told.problem.is_some())
+        frame: PageFrame::with_problem(caller, "jobs", result.problem.is_some())
             .flash(flash, "/ui/jobs"),
         jobs: shown.map(|entry| entry.row(now)).collect(),
         states,
@@ -245,9 +245,9 @@ fn show(
         total,
         pages,
         filter,
-        outcomes: told.outcomes,
+        outcomes: result.outcomes,
         views: user.map(|user| user.views),
-        problem: told
+        problem: result
             .problem
             .map_or_else(String::new, |problem| problem.detail().to_owned()),
     };
@@ -295,11 +295,11 @@ pub async fn keep_view(
             message(&caller, "jobs", &problem)
         }
         Err(problem) => {
-            let told = Told {
+            let result = BulkResult {
                 problem: Some(problem),
-                ..Told::default()
+                ..BulkResult::default()
             };
-            show(&portal, &caller, filter, &FlashQuery::default(), told)
+            show(&portal, &caller, filter, &FlashQuery::default(), result)
         }
     }
 }
@@ -313,7 +313,7 @@ pub async fn list(
     Query(flash): Query<FlashQuery>,
 ) -> Response {
     if form.format != "csv" {
-        return show(&portal, &caller, filter, &flash, Told::default());
+        return show(&portal, &caller, filter, &flash, BulkResult::default());
     }
     let (wanted, _) = selected(&portal, &caller, &filter);
     let now = Timestamp::now();
@@ -432,11 +432,11 @@ pub async fn act(
             name: job,
         });
     }
-    let told = Told {
+    let result = BulkResult {
         outcomes,
         problem: None,
     };
-    show(&portal, &caller, filter, &FlashQuery::default(), told)
+    show(&portal, &caller, filter, &FlashQuery::default(), result)
 }
 
 #[cfg(test)]

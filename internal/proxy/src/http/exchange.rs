@@ -56,7 +56,7 @@ impl Exchange<'_> {
     ) -> Result<Response<Body>, WebRefusal> {
         if matches!(self.method, Method::CONNECT | Method::TRACE) {
             return Err(WebRefusal::no_such_method(format!(
-                "method: Unsupported value: {}: programs in pods are not asked by it",
+                "method: Unsupported value: {}: Muster sends no request of this method to programs in pods",
                 self.method
             )));
         }

@@ -38,11 +38,11 @@ pub const OWNED: [&str; 20] = [
 /// A caller names another user as the one that work runs for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "metadata.annotations[{USER}]: {said:?} is not the user that creates the object; leave the annotation out, write {caller:?}, or have an administrator set another user"
+    "metadata.annotations[{USER}]: {named:?} is not the user that creates the object; leave the annotation out, write {caller:?}, or have an administrator set another user"
 )]
 pub struct OwnerRefused {
     /// The user that the object names.
-    pub said: String,
+    pub named: String,
     /// The caller that names it.
     pub caller: String,
 }
@@ -73,7 +73,7 @@ pub fn owner(
     };
     let may = now == caller.user || before.as_ref() == Some(&now) || impersonates(&now);
     may.then_some(()).ok_or_else(|| OwnerRefused {
-        said: now,
+        named: now,
         caller: caller.user.clone(),
     })
 }
@@ -314,7 +314,7 @@ mod tests {
         for ((caller, may), annotations, labels, want) in table {
             let mut made = object(annotations.clone(), labels.clone());
             let got = owner(caller, |_| *may, &mut made, None);
-            let got = got.map_err(|error| error.said);
+            let got = got.map_err(|error| error.named);
             let note = made["metadata"]["annotations"][USER].as_str();
             let want = want.map_err(str::to_owned);
             assert_eq!(

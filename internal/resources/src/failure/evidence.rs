@@ -126,8 +126,8 @@ fn of_error_file(text: &str) -> Option<LogEvidence> {
     if let Some(error) = python_error(&lines) {
         return Some(error);
     }
-    let said = message.as_str().or_else(|| message["message"].as_str())?;
-    Some(python(said, None))
+    let text = message.as_str().or_else(|| message["message"].as_str())?;
+    Some(python(text, None))
 }
 
 /// The exception that ended the program: the last one that Python printed, except torchrun's.

@@ -245,19 +245,19 @@ fn preemption(
     let policy = ["Never", "LowerPriority"].map(|word| (word, word));
     let policy = borrow.one_of("policy", &policy)?;
     let threshold = borrow.get("maxPriorityThreshold");
-    let borrow_said = policy.map(|policy| {
-        let mut said = json!({"policy": policy});
+    let borrow_policy = policy.map(|policy| {
+        let mut fields = json!({"policy": policy});
         if !threshold.is_null() {
-            said["maxPriorityThreshold"] = threshold.clone();
+            fields["maxPriorityThreshold"] = threshold.clone();
         }
-        said
+        fields
     });
     borrow.rest(warnings);
     own.rest(warnings);
     Ok(json!({
         "withinQueue": within.unwrap_or("Never"),
         "reclaim": reclaim.unwrap_or("Never"),
-        "borrow": borrow_said,
+        "borrow": borrow_policy,
         "fair": fair,
     }))
 }
@@ -357,7 +357,7 @@ fn settle(members: Vec<CohortMember>, drafts: &mut Vec<QueueDraft>) {
 
 fn flavor(object: &Value, warnings: &mut Vec<Warning>) {
     let spec = Fields::of(&name_of(object), "spec", &object["spec"]);
-    let said = |key: &str| match spec.get(key) {
+    let is_set = |key: &str| match spec.get(key) {
         Value::Object(map) => !map.is_empty(),
         Value::Array(list) => !list.is_empty(),
         _ => false,
@@ -373,7 +373,7 @@ fn flavor(object: &Value, warnings: &mut Vec<Warning>) {
             "have no effect; set the tolerations on the pods",
         ),
     ] {
-        if said(key) {
+        if is_set(key) {
             spec.warn(key, why, warnings);
         }
     }

@@ -136,17 +136,17 @@ impl PartRequest {
         spec: &k8s::PodSpec,
         requests: &Amounts,
     ) -> PartRequest {
-        let said = PartRequest::from_annotations(notes, requests.get(NVIDIA_GPU));
+        let annotated = PartRequest::from_annotations(notes, requests.get(NVIDIA_GPU));
         match foreign::request_of(spec, requests) {
-            None => said,
-            Some(Some((share, container))) if said.share.is_none() => PartRequest {
+            None => annotated,
+            Some(Some((share, container))) if annotated.share.is_none() => PartRequest {
                 share: Some(share),
-                container: said.container.or(Some(container)),
-                ..said
+                container: annotated.container.or(Some(container)),
+                ..annotated
             },
             Some(_) => PartRequest {
                 unreadable: true,
-                ..said
+                ..annotated
             },
         }
     }

@@ -353,11 +353,11 @@ fn exit(found: &api::ContainerStatus) -> ContainerExit {
 
 /// The process, if the runtime reports it, else number 0.
 fn process(info: &HashMap<String, String>) -> ProcessId {
-    let told = info
+    let process_info = info
         .get("info")
         .and_then(|text| serde_json::from_str::<BTreeMap<String, serde_json::Value>>(text).ok());
-    let pid = told
-        .and_then(|told| told.get("pid")?.as_i64())
+    let pid = process_info
+        .and_then(|process_info| process_info.get("pid")?.as_i64())
         .and_then(|pid| i32::try_from(pid).ok());
     pid.and_then(ProcessId::of).unwrap_or(ProcessId {
         pid: pid.unwrap_or(0),

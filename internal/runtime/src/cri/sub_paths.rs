@@ -61,16 +61,16 @@ impl SubPaths {
             if sub.is_empty() {
                 continue;
             }
-            let told = |reason: MountError| SubPathError::Unbound {
+            let unbound = |reason: MountError| SubPathError::Unbound {
                 sub: sub.clone(),
                 target: volume.target.clone(),
                 reason: Box::new(reason),
             };
             private_dir(&bound.dir)
                 .map_err(MountError::io("make", &bound.dir))
-                .map_err(told)?;
+                .map_err(unbound)?;
             let place = bound.dir.join(index.to_string());
-            bind_beneath(source, Path::new(sub), &place).map_err(told)?;
+            bind_beneath(source, Path::new(sub), &place).map_err(unbound)?;
             bound.places.insert(index, place);
         }
         Ok(bound)

@@ -137,10 +137,11 @@ fn freeze_host() -> Result<(), MountError> {
 
 /// Tries what [`apply`] needs to make the host read-only; this process needs a mount namespace of its own.
 pub fn try_read_only_host() -> Result<(), MountError> {
-    let told = MountError::NoCopies;
-    let null = open("/dev/null", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(told)?;
-    let copy = calls::copy_tree(&null).map_err(told)?;
-    calls::mount_copy(&copy, &null).map_err(told)?;
+    let failed = MountError::NoCopies;
+    let null =
+        open("/dev/null", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(failed)?;
+    let copy = calls::copy_tree(&null).map_err(failed)?;
+    calls::mount_copy(&copy, &null).map_err(failed)?;
     freeze_host()
 }
 
@@ -190,16 +191,16 @@ impl MountedView {
         source: &OpenVolumeSource,
         target: &Path,
     ) -> Result<(), MountError> {
-        let told = |e: MountError| MountError::Volume {
+        let failed = |e: MountError| MountError::Volume {
             target: target.to_path_buf(),
             reason: Box::new(e),
         };
         let point = self.open(target)?;
         let before = mounts_now()?;
-        mount_volume(&volume.source, source, &point).map_err(told)?;
+        mount_volume(&volume.source, source, &point).map_err(failed)?;
         let top = self.newly_mounted(target, &before)?;
         if volume.read_only {
-            remount(&magic(&top), MsFlags::MS_RDONLY).map_err(told)?;
+            remount(&magic(&top), MsFlags::MS_RDONLY).map_err(failed)?;
         }
         self.own.push((target.to_path_buf(), top));
         Ok(())
@@ -232,28 +233,30 @@ impl MountedView {
 
     /// Makes a mount point where there is none.
     fn point(&self, path: &Path, is_directory: bool) -> Result<(), MountError> {
-        let told = |reason: BeneathError| MountError::Point {
+        let failed = |reason: BeneathError| MountError::Point {
             path: path.to_path_buf(),
             reason,
         };
-        let (volume, way) = (self.above(path)).ok_or_else(|| told(BeneathError::NothingAbove))?;
+        let (volume, way) = (self.above(path)).ok_or_else(|| failed(BeneathError::NothingAbove))?;
         if is_directory {
-            return open_beneath(volume, way).map(drop).map_err(told);
+            return open_beneath(volume, way).map(drop).map_err(failed);
         }
         match beneath(volume, way) {
             Err(Errno::ENOENT) => {}
-            found => return found.map(drop).map_err(|e| told(e.into())),
+            found => return found.map(drop).map_err(|e| failed(e.into())),
         }
         let parent = match way.parent().filter(|above| !above.as_os_str().is_empty()) {
-            Some(above) => open_beneath(volume, above).map_err(told)?,
-            None => volume.try_clone().map_err(|e| told(BeneathError::Io(e)))?,
+            Some(above) => open_beneath(volume, above).map_err(failed)?,
+            None => volume
+                .try_clone()
+                .map_err(|e| failed(BeneathError::Io(e)))?,
         };
         // A link to nothing is not followed: what it names may lie outside.
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
         let name = way.file_name().unwrap_or_default();
         openat(&parent, name, flags, Mode::from_bits_truncate(0o644))
             .map(drop)
-            .map_err(|e| told(BeneathError::Call(e)))
+            .map_err(|e| failed(BeneathError::Call(e)))
     }
 }
 

@@ -15,7 +15,7 @@ pub enum BeneathError {
     #[error("it leads out of the volume")]
     Outside,
     /// No mount of the container's own lies above the path.
-    #[error("no mount above it belongs to the container alone")]
+    #[error("no mount above it is private to the container")]
     NothingAbove,
     /// A system call failed.
     #[error("{0}")]

@@ -100,7 +100,7 @@ pub enum PlanError {
     },
     /// A directory too large, or unreadable, to hold up a private copy of.
     #[error(
-        "{dir} lacks {missing} and cannot be given it for this container alone: {detail}; make that directory on the node"
+        "{dir} lacks {missing}, which cannot be added for this container only: {detail}; make that directory on the node"
     )]
     Crowded {
         /// The directory.

@@ -12,7 +12,7 @@ use super::ProcessRuntime;
 use crate::attach_protocol::{self as frames, FrameKind, SOCKET, socket_path};
 use crate::error::RuntimeError;
 use crate::proc;
-use crate::spec::ContainerId;
+use crate::spec::{ContainerId, SpecError};
 use crate::state::{ContainerState, StateFile, load_state};
 
 /// Bytes read from a shim at once.
@@ -116,14 +116,14 @@ impl ProcessRuntime {
             known.spec.clone()
         };
         if stdin && !spec.stdin {
-            return Err(RuntimeError::Spec {
+            return Err(RuntimeError::Spec(SpecError {
                 field: "stdin".into(),
                 value: "true".into(),
                 detail: format!(
                     "container {:?} has no input; attach without it, or set stdin: true in the container",
                     spec.name
                 ),
-            });
+            }));
         }
         let dir = self.shared.dir(id);
         // A shim of an earlier version has no socket.

@@ -20,7 +20,7 @@ use super::ProcessRuntime;
 use super::commands::code_of;
 use crate::error::RuntimeError;
 use crate::shim::exec::{ExecRequest, REQUEST, REQUEST_BYTES_MAX};
-use crate::spec::ContainerId;
+use crate::spec::{ContainerId, SpecError};
 
 /// A command to run in a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -181,11 +181,11 @@ impl ProcessRuntime {
         let (mut shim, request) = self.exec_stage(id, &request)?;
         let failed = |source| self.exec_failed(source);
         if request.len() > REQUEST_BYTES_MAX {
-            return Err(RuntimeError::Spec {
+            return Err(RuntimeError::Spec(SpecError {
                 field: "command".into(),
                 value: format!("{} bytes", request.len()),
                 detail: format!("write at most {REQUEST_BYTES_MAX} bytes"),
-            });
+            }));
         }
         shim.env(REQUEST, request);
         let terminal = match tty {

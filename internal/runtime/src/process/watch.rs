@@ -160,7 +160,7 @@ pub fn start(shared: &Arc<ProcessState>) -> Result<(), RuntimeError> {
             }
             for id in changed {
                 if let Err(e) = shared.observe(&id) {
-                    tracing::warn!(container = %id, "cannot read its state: {e}");
+                    tracing::warn!(container = %id, "the agent cannot read the state of a container: {e}");
                 }
             }
         }

@@ -23,7 +23,7 @@ pub struct DirectoryChanges {
 
 enum ChangeSource {
     /// The kernel tells; `changed` holds what it told until the look.
-    Told { inotify: Inotify, changed: bool },
+    Notified { inotify: Inotify, changed: bool },
     /// The kernel does not tell; the next look is due at this time.
     Looked(Instant),
 }
@@ -36,7 +36,7 @@ impl DirectoryChanges {
 
     fn over(watched: Result<Inotify, Errno>) -> DirectoryChanges {
         let source = match watched {
-            Ok(inotify) => ChangeSource::Told {
+            Ok(inotify) => ChangeSource::Notified {
                 inotify,
                 changed: true,
             },
@@ -50,7 +50,7 @@ impl DirectoryChanges {
     /// What to poll for reading; none where the kernel does not tell.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.source {
-            ChangeSource::Told { inotify, .. } => Some(inotify.as_fd()),
+            ChangeSource::Notified { inotify, .. } => Some(inotify.as_fd()),
             ChangeSource::Looked(_) => None,
         }
     }
@@ -58,14 +58,14 @@ impl DirectoryChanges {
     /// When the next look is due without a word from the kernel.
     pub fn next_look(&self) -> Option<Instant> {
         match &self.source {
-            ChangeSource::Told { .. } => None,
+            ChangeSource::Notified { .. } => None,
             ChangeSource::Looked(at) => Some(*at),
         }
     }
 
     /// Takes in what the kernel has told since.
     pub fn take_in(&mut self) {
-        if let ChangeSource::Told { inotify, changed } = &mut self.source {
+        if let ChangeSource::Notified { inotify, changed } = &mut self.source {
             while inotify.read_events().is_ok() {
                 *changed = true;
             }
@@ -75,7 +75,7 @@ impl DirectoryChanges {
     /// Whether the directory is to be looked at now; the caller then does.
     pub fn look_is_due(&mut self) -> bool {
         match &mut self.source {
-            ChangeSource::Told { changed, .. } => std::mem::take(changed),
+            ChangeSource::Notified { changed, .. } => std::mem::take(changed),
             ChangeSource::Looked(at) => {
                 let now = Instant::now();
                 let due = *at <= now;

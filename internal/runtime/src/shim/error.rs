@@ -9,6 +9,7 @@ use nix::errno::Errno;
 
 use super::record::Unsaved;
 use crate::error::RuntimeError;
+use crate::spec::SpecError;
 
 /// Why the shim does not run its container, or does not go on.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +25,9 @@ pub(super) enum ShimError {
     /// The container's own files can't be read or written, or say what can't be.
     #[error(transparent)]
     Files(#[from] RuntimeError),
+    /// The container's description can't be used.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
     #[error("the process vanished")]
     Vanished,
     #[error("this container has been run, or was given up, already")]

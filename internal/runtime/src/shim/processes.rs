@@ -83,8 +83,9 @@ pub(super) fn enter(report: &mut File) -> Result<NamespaceSide, ProcessError> {
     };
     drop(wait);
     // In one piece: half a number would be another process's.
-    let told = report.write_all(format!("process {pid}\n").as_bytes());
-    told.and_then(|()| go.write_all(b"."))
+    let reported = report.write_all(format!("process {pid}\n").as_bytes());
+    reported
+        .and_then(|()| go.write_all(b"."))
         .map_err(ProcessError::NotReported)?;
     Ok(NamespaceSide::Outside)
 }

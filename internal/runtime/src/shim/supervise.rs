@@ -176,7 +176,7 @@ enum WakeReason {
 impl ContainerSupervisor {
     fn start(dir: &Path, spec: &ContainerSpec) -> Result<ContainerSupervisor, ShimError> {
         spec.validate()?;
-        let told = |what: &'static str| move |source: Errno| ShimError::Call { what, source };
+        let failed = |what: &'static str| move |source: Errno| ShimError::Call { what, source };
         let mut set = SigSet::empty();
         for signal in [
             Signal::SIGCHLD,
@@ -186,9 +186,9 @@ impl ContainerSupervisor {
         ] {
             set.add(signal);
         }
-        set.thread_block().map_err(told("cannot block signals"))?;
+        set.thread_block().map_err(failed("cannot block signals"))?;
         let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
-            .map_err(told("cannot receive signals"))?;
+            .map_err(failed("cannot receive signals"))?;
         let changes = DirectoryChanges::watch(dir);
         let log = LogWriter::open(spec.log.clone()).map_err(|source| ShimError::Log {
             path: spec.log.path.clone(),
@@ -196,7 +196,7 @@ impl ContainerSupervisor {
         })?;
         let (report, report_end) = io::pipe().map_err(ShimError::Pipe)?;
         fcntl(report.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
-            .map_err(told("cannot read the start's report"))?;
+            .map_err(failed("cannot read the start's report"))?;
         let mut command = again(STAGE_START);
         command.stdin(Stdio::from(report_end));
         let given = streams::give(&mut command, spec)?;

@@ -64,7 +64,7 @@ struct GangSnapshot {
     admitted: bool,
     held_until: Option<Timestamp>,
     overtaken: usize,
-    told: String,
+    last_message: String,
 }
 
 #[derive(Clone, Debug)]
@@ -153,7 +153,7 @@ impl Scheduler {
                         gang.admitted = past.admitted;
                         gang.held_until = past.held_until;
                         gang.overtaken = past.overtaken;
-                        gang.told = past.told;
+                        gang.last_message = past.last_message;
                     }
                     // The gang's admission may count again, or no longer.
                     self.settle(&key);
@@ -270,7 +270,7 @@ impl EvictionTransaction {
             admitted: gang.admitted,
             held_until: gang.held_until,
             overtaken: gang.overtaken,
-            told: gang.told.clone(),
+            last_message: gang.last_message.clone(),
         };
         self.log.push(Undo::Gang(key.clone(), past));
         let Attempt::Placed(placed) = state.attempt_with_kept(key, now, beyond) else {

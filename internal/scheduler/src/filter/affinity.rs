@@ -16,8 +16,8 @@ pub(super) fn selects(selector: &k8s::NodeSelector, node: &Node, offer: &NodeAtt
 /// True if any term matches as far as this one label is concerned.
 pub(super) fn may_select(selector: &k8s::NodeSelector, key: &str, value: Option<&str>) -> bool {
     selector.node_selector_terms.iter().any(|term| {
-        let said = term.match_expressions.iter().flatten();
-        let mut of_it = said.filter(|requirement| requirement.key == key);
+        let requirements = term.match_expressions.iter().flatten();
+        let mut of_it = requirements.filter(|requirement| requirement.key == key);
         of_it.all(|requirement| requirement_holds(requirement, value))
     })
 }

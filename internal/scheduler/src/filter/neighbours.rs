@@ -115,10 +115,10 @@ impl PodRules {
             }
         }
         for constraint in spec.topology_spread_constraints.iter().flatten() {
-            let said = constraint.label_selector.clone();
-            let mut selector = said.clone().unwrap_or_else(selects_nothing);
+            let own_selector = constraint.label_selector.clone();
+            let mut selector = own_selector.clone().unwrap_or_else(selects_nothing);
             for key in constraint.match_label_keys.iter().flatten() {
-                if said.is_some()
+                if own_selector.is_some()
                     && let Some(value) = labels.and_then(|labels| labels.get(key))
                 {
                     let all = selector.match_labels.get_or_insert_default();

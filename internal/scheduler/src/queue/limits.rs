@@ -131,8 +131,8 @@ impl Queues {
         least
     }
 
-    /// Passes every bound on a payer's use of a resource to `tell`, from its queue upwards.
-    fn bounds(&self, payer: Payer, ix: Ix, idle: i64, mut tell: impl FnMut(LimitingRule)) {
+    /// Passes every bound on a payer's use of a resource to `on_bound`, from its queue upwards.
+    fn bounds(&self, payer: Payer, ix: Ix, idle: i64, mut on_bound: impl FnMut(LimitingRule)) {
         // What is reserved for other queues up to this level; at first, for the queue's own
         // children.
         let mut kept = self.table[payer.queue].kept_below.get(ix);
@@ -140,7 +140,7 @@ impl Queues {
         loop {
             let queue = &self.table[at];
             if let Some(rules) = self.rules(at) {
-                self.own_bounds(payer, at, ix, kept, rules, &mut tell);
+                self.own_bounds(payer, at, ix, kept, rules, &mut on_bound);
             }
             if at == ROOT {
                 break;
@@ -151,7 +151,7 @@ impl Queues {
             at = queue.parent;
         }
         if kept > 0 {
-            tell(LimitingRule::Guarantees {
+            on_bound(LimitingRule::Guarantees {
                 resource: ix,
                 idle,
                 kept,
@@ -166,11 +166,11 @@ impl Queues {
         ix: Ix,
         kept: i64,
         rules: &crate::queue::QueueRules,
-        tell: &mut impl FnMut(LimitingRule),
+        on_bound: &mut impl FnMut(LimitingRule),
     ) {
         let held = self.allocated(at, ix);
         if let Some(allowed) = amount_for(&rules.capability, ix) {
-            tell(LimitingRule::Capability {
+            on_bound(LimitingRule::Capability {
                 queue: at,
                 resource: ix,
                 allowed,
@@ -179,7 +179,7 @@ impl Queues {
             });
         }
         if let Some(allowed) = rules.borrowing_ceiling(ix) {
-            tell(LimitingRule::Borrowing {
+            on_bound(LimitingRule::Borrowing {
                 queue: at,
                 resource: ix,
                 allowed,
@@ -190,7 +190,7 @@ impl Queues {
         if payer.fixed
             && let Some(allowed) = amount_for(&rules.deserved, ix)
         {
-            tell(LimitingRule::Deserved {
+            on_bound(LimitingRule::Deserved {
                 queue: at,
                 resource: ix,
                 allowed,
@@ -199,7 +199,7 @@ impl Queues {
         }
         if let Some(allowed) = amount_for(&rules.user_limit, ix) {
             let held = self.table[at].limited.get(&payer.user);
-            tell(LimitingRule::User {
+            on_bound(LimitingRule::User {
                 queue: at,
                 user: payer.user,
                 resource: ix,
@@ -211,7 +211,7 @@ impl Queues {
             && let Some(allowed) = amount_for(&rules.team_limit, ix)
         {
             let held = self.table[at].limited_teams.get(&team);
-            tell(LimitingRule::Team {
+            on_bound(LimitingRule::Team {
                 queue: at,
                 team,
                 resource: ix,

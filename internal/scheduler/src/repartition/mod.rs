@@ -94,25 +94,27 @@ impl Scheduler {
     pub(crate) fn as_decided(
         &mut self,
         at: NodeIx,
-        said: Option<MigAnnotations>,
+        annotations: Option<MigAnnotations>,
     ) -> Option<MigAnnotations> {
-        let able = said.as_ref().is_some_and(|said| !said.cuts.is_empty());
+        let able = annotations
+            .as_ref()
+            .is_some_and(|annotations| !annotations.cuts.is_empty());
         if able {
             self.repartition.able.insert(at);
         } else {
             self.repartition.able.remove(&at);
         }
         let Some(decided) = self.repartition.decided.get_mut(&at) else {
-            return said;
+            return annotations;
         };
-        let mut said = said?;
-        if said.choice.as_ref() == Some(&decided.choice) {
+        let mut annotations = annotations?;
+        if annotations.choice.as_ref() == Some(&decided.choice) {
             self.repartition.decided.remove(&at);
-            return Some(said);
+            return Some(annotations);
         }
-        decided.before.clone_from(&said);
-        begin(&mut said, &decided.choice);
-        Some(said)
+        decided.before.clone_from(&annotations);
+        begin(&mut annotations, &decided.choice);
+        Some(annotations)
     }
 
     /// Forgets a node that is gone.
@@ -319,9 +321,12 @@ impl Scheduler {
             let mut site = CandidateNode::default();
             for ix in self.names.numbers() {
                 let is_device = devices & 1 << ix != 0;
-                let told = promised.filter(|_| is_device).map(|cut| given(cut, ix));
-                let has = told.unwrap_or_else(|| offer.capacity(ix));
-                let free = told.map_or_else(|| node.free(ix), |told| told - node.used.get(ix));
+                let cut_amount = promised.filter(|_| is_device).map(|cut| given(cut, ix));
+                let has = cut_amount.unwrap_or_else(|| offer.capacity(ix));
+                let free = cut_amount.map_or_else(
+                    || node.free(ix),
+                    |cut_amount| cut_amount - node.used.get(ix),
+                );
                 site.empty.set(ix, has);
                 site.room.set(ix, free);
             }

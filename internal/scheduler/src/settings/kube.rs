@@ -90,12 +90,12 @@ pub(super) fn read(document: &Value) -> Result<ForeignSettings, InvalidValue> {
 /// Applies the enabled and disabled plugins, by extension point.
 fn plugins(
     path: &str,
-    said: &Value,
+    value: &Value,
     settings: &mut Settings,
     notes: &mut WarningCollector,
 ) -> Result<(), InvalidValue> {
     let path = within(path, "plugins");
-    let Some(points) = object(&path, said)? else {
+    let Some(points) = object(&path, value)? else {
         return Ok(());
     };
     for (point, sets) in points {
@@ -151,12 +151,12 @@ fn plugins(
 /// The placement strategy, from NodeResourcesFit's arguments; warns about all other arguments.
 fn strategy(
     path: &str,
-    said: &Value,
+    value: &Value,
     notes: &mut WarningCollector,
 ) -> Result<Option<PlacementStrategy>, InvalidValue> {
     let path = within(path, "pluginConfig");
     let mut found = None;
-    for (at, config) in items(&path, said)?.iter().enumerate() {
+    for (at, config) in items(&path, value)?.iter().enumerate() {
         let path = format!("{path}[{at}]");
         let name = config["name"].as_str().unwrap_or_default();
         let scoring = &config["args"]["scoringStrategy"];

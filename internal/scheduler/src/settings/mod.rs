@@ -192,26 +192,27 @@ impl Settings {
     /// The scheduler's configuration with these settings applied.
     #[must_use]
     pub fn applied(&self, config: Config) -> Config {
-        let seconds =
-            |said: Option<i64>, kept: SignedDuration| said.map_or(kept, SignedDuration::from_secs);
-        let said = self.clone();
+        let seconds = |given: Option<i64>, default: SignedDuration| {
+            given.map_or(default, SignedDuration::from_secs)
+        };
+        let settings = self.clone();
         Config {
-            scheduler_names: said.scheduler_names.unwrap_or(config.scheduler_names),
-            actions: said.actions.unwrap_or(config.actions),
-            stale_after: seconds(said.stale_after, config.stale_after),
-            break_budgets: said.break_budgets.unwrap_or(config.break_budgets),
-            gpus: said.gpus.unwrap_or(config.gpus),
-            defragmentation: said.defragmentation.unwrap_or(config.defragmentation),
-            repartition: said.mig.unwrap_or(config.repartition),
-            usage: said.usage.or(config.usage),
-            topology: said.topology.unwrap_or(config.topology),
-            placement: said.placement.unwrap_or(config.placement),
-            reserve_after: seconds(said.reserve_after, config.reserve_after),
-            lead: said.lead.unwrap_or(config.lead),
-            weigh_losses: said.weigh_losses.unwrap_or(config.weigh_losses),
-            load_age: seconds(said.load_age, config.load_age),
+            scheduler_names: settings.scheduler_names.unwrap_or(config.scheduler_names),
+            actions: settings.actions.unwrap_or(config.actions),
+            stale_after: seconds(settings.stale_after, config.stale_after),
+            break_budgets: settings.break_budgets.unwrap_or(config.break_budgets),
+            gpus: settings.gpus.unwrap_or(config.gpus),
+            defragmentation: settings.defragmentation.unwrap_or(config.defragmentation),
+            repartition: settings.mig.unwrap_or(config.repartition),
+            usage: settings.usage.or(config.usage),
+            topology: settings.topology.unwrap_or(config.topology),
+            placement: settings.placement.unwrap_or(config.placement),
+            reserve_after: seconds(settings.reserve_after, config.reserve_after),
+            lead: settings.lead.unwrap_or(config.lead),
+            weigh_losses: settings.weigh_losses.unwrap_or(config.weigh_losses),
+            load_age: seconds(settings.load_age, config.load_age),
             volumes_told: config.volumes_told,
-            expected: said.expected.unwrap_or(config.expected),
+            expected: settings.expected.unwrap_or(config.expected),
         }
     }
 }

@@ -91,8 +91,8 @@ fn configuration(name: &str, document: &Value) -> Result<ForeignSettings, Invali
     })
 }
 
-fn actions(said: &Value, notes: &mut WarningCollector) -> Result<Actions, InvalidValue> {
-    let text = match said {
+fn actions(value: &Value, notes: &mut WarningCollector) -> Result<Actions, InvalidValue> {
+    let text = match value {
         Value::Null => DEFAULT_ACTIONS,
         Value::String(text) => text,
         other => {

@@ -58,7 +58,7 @@ enum EstimateKind {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calibration {
     /// The first estimate of each waiting gang.
-    told: BTreeMap<GangKey, GivenEstimate>,
+    first_estimates: BTreeMap<GangKey, GivenEstimate>,
     /// The actual waits in thousandths of the estimated waits.
     spread: BTreeMap<EstimateKind, ValueDistribution>,
 }
@@ -66,20 +66,20 @@ pub(super) struct Calibration {
 impl Calibration {
     /// Records an estimate; only the first one of a gang is compared with its actual wait.
     pub(super) fn notify(&mut self, key: &GangKey, at: i64, likely: i64, chance: Chance) {
-        let told = GivenEstimate { at, likely, chance };
-        if !self.told.contains_key(key) {
-            self.told.insert(key.clone(), told);
+        let estimate = GivenEstimate { at, likely, chance };
+        if !self.first_estimates.contains_key(key) {
+            self.first_estimates.insert(key.clone(), estimate);
         }
     }
 
     /// Records that a gang started.
     pub(super) fn started(&mut self, key: &GangKey, now: i64) {
-        let Some(told) = self.told.remove(key) else {
+        let Some(estimate) = self.first_estimates.remove(key) else {
             return;
         };
-        let (wait, foretold) = (now - told.at, told.likely - told.at);
+        let (wait, foretold) = (now - estimate.at, estimate.likely - estimate.at);
         let part = (wait.max(0) + BASE_SECONDS).saturating_mul(PARTS) / weight(foretold);
-        for kind in kinds(told.chance, foretold) {
+        for kind in kinds(estimate.chance, foretold) {
             self.spread
                 .entry(kind)
                 .or_default()
@@ -89,7 +89,7 @@ impl Calibration {
 
     /// Records that a gang is gone.
     pub(super) fn gone(&mut self, key: &GangKey) {
-        self.told.remove(key);
+        self.first_estimates.remove(key);
     }
 
     /// The range, in seconds from now, of an estimated wait.

@@ -177,9 +177,9 @@ impl Scheduler {
 
     fn reserve_after(&self, queue: Option<QueueIx>) -> SignedDuration {
         let rules = queue.and_then(|queue| self.queues.rules(queue));
-        let said = rules.and_then(|rules| rules.reserve_after);
+        let of_queue = rules.and_then(|rules| rules.reserve_after);
         let after = self.config.reserve_after;
-        said.unwrap_or(if self.timeline.most_ends_known() {
+        of_queue.unwrap_or(if self.timeline.most_ends_known() {
             after
         } else {
             after.saturating_mul(GUESSED_TIMES)

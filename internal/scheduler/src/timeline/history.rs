@@ -42,8 +42,8 @@ enum HistoryKey {
     Queue(Arc<str>, u32),
     Size(u32),
     /// Thousandths of the declared walltime, by user and in all.
-    SaidBy(Arc<str>),
-    Said,
+    DeclaredBy(Arc<str>),
+    Declared,
 }
 
 /// A histogram of run times.
@@ -52,7 +52,7 @@ struct RunTimeHistogram {
     counts: Vec<u32>,
     total: u64,
     /// When a value was last added.
-    heard: u64,
+    updated: u64,
 }
 
 /// The distribution of values of one kind.
@@ -87,8 +87,8 @@ impl ValueDistribution {
 pub(super) struct RunTimeHistory {
     bins: NameTable<HistoryKey, RunTimeHistogram>,
     /// The keys by when they were last updated.
-    by_heard: BTreeMap<u64, HistoryKey>,
-    heard: u64,
+    by_update: BTreeMap<u64, HistoryKey>,
+    updated: u64,
 }
 
 impl RunTimeHistory {
@@ -98,31 +98,31 @@ impl RunTimeHistory {
         for key in lengths_of(facts) {
             self.add(key, seconds);
         }
-        if let Some(declared) = facts.declared.filter(|said| *said > 0) {
+        if let Some(declared) = facts.declared.filter(|declared| *declared > 0) {
             let part = seconds.saturating_mul(1000) / declared;
-            self.add(HistoryKey::SaidBy(facts.user.clone()), part);
-            self.add(HistoryKey::Said, part);
+            self.add(HistoryKey::DeclaredBy(facts.user.clone()), part);
+            self.add(HistoryKey::Declared, part);
         }
     }
 
     fn add(&mut self, key: HistoryKey, value: i64) {
-        self.heard += 1;
+        self.updated += 1;
         match self.bins.get(&key) {
             Some(known) => {
-                self.by_heard.remove(&known.heard);
+                self.by_update.remove(&known.updated);
             }
             None if self.bins.len() >= KEYS_MAX => {
-                if let Some((_, oldest)) = self.by_heard.pop_first() {
+                if let Some((_, oldest)) = self.by_update.pop_first() {
                     self.bins.remove(&oldest);
                 }
             }
             None => {}
         }
-        let heard = self.heard;
+        let updated = self.updated;
         let bins = self.bins.or_default(&key);
-        bins.heard = heard;
+        bins.updated = updated;
         bins.add(value);
-        self.by_heard.insert(heard, key);
+        self.by_update.insert(updated, key);
     }
 
     /// The run time of gangs like this one that ran longer than `beyond`: `per_mille` thousandths
@@ -135,9 +135,12 @@ impl RunTimeHistory {
 
     /// As `length`, in thousandths of their declared walltime.
     pub(super) fn part(&self, facts: &GangFacts, beyond: i64, per_mille: u64) -> Option<i64> {
-        [HistoryKey::SaidBy(facts.user.clone()), HistoryKey::Said]
-            .into_iter()
-            .find_map(|key| self.bins.get(&key)?.quantile(beyond, per_mille))
+        [
+            HistoryKey::DeclaredBy(facts.user.clone()),
+            HistoryKey::Declared,
+        ]
+        .into_iter()
+        .find_map(|key| self.bins.get(&key)?.quantile(beyond, per_mille))
     }
 }
 

@@ -167,14 +167,14 @@ impl Timeline {
     fn end_of(&self, facts: &GangFacts, start: i64, now: i64) -> i64 {
         let ran = now.saturating_sub(start).max(0);
         let seconds = match facts.declared {
-            Some(said) if ran < said => {
-                let beyond = ran.saturating_mul(1000) / said;
+            Some(walltime) if ran < walltime => {
+                let beyond = ran.saturating_mul(1000) / walltime;
                 let part = self.history.part(facts, beyond, LIKELY);
-                said.saturating_mul(part.unwrap_or(1000).min(1000)) / 1000
+                walltime.saturating_mul(part.unwrap_or(1000).min(1000)) / 1000
             }
-            Some(said) => {
-                let step = (said / 4).max(OVERRUN_SECONDS);
-                said + ((ran - said) / step + 1) * step
+            Some(walltime) => {
+                let step = (walltime / 4).max(OVERRUN_SECONDS);
+                walltime + ((ran - walltime) / step + 1) * step
             }
             None => self.history.length(facts, ran, LIKELY).unwrap_or_else(|| {
                 let mut seconds = UNKNOWN_SECONDS;
@@ -191,7 +191,7 @@ impl Timeline {
     fn latest_of(&self, facts: &GangFacts, start: i64, now: i64) -> i64 {
         let ran = now.saturating_sub(start).max(0);
         let most = match facts.declared {
-            Some(said) => said,
+            Some(walltime) => walltime,
             None => self.history.length(facts, ran, SURE).unwrap_or(0),
         };
         let end = self.end_of(facts, start, now);
@@ -328,7 +328,7 @@ impl Scheduler {
         let user = |payer: Payer| self.queues.user_id(payer.user);
         let gpus = gang.requested.get(GPU).max(0);
         GangFacts {
-            declared: self.terms_of(gang).walltime.filter(|said| *said > 0),
+            declared: self.terms_of(gang).walltime.filter(|seconds| *seconds > 0),
             queue: gang.payer.map(name).unwrap_or_default(),
             user: gang.payer.map(user).unwrap_or_default(),
             size: i64::BITS - (gpus / GPU_UNIT).leading_zeros(),
@@ -337,8 +337,8 @@ impl Scheduler {
 
     /// A gang's declared walltime, or how long gangs like it ran where enough have ended.
     pub(crate) fn expected_length(&self, gang: &Gang) -> Option<i64> {
-        let said = self.terms_of(gang).walltime;
-        said.or_else(|| {
+        let walltime = self.terms_of(gang).walltime;
+        walltime.or_else(|| {
             let facts = self.facts_of(gang);
             self.timeline.history.length(&facts, 0, LIKELY)
         })

@@ -130,10 +130,11 @@ mod tests {
                 "status": {"allocatable": {"cpu": "64", "pods": "110", "nvidia.com/gpu": "4"}},
             }))));
         }
-        for (nth, (node, gpus, ran, said)) in running.iter().enumerate() {
+        for (nth, (node, gpus, ran, walltime)) in running.iter().enumerate() {
             let mut pod = pod(&format!("old{nth}"), *gpus);
-            if let Some(said) = said {
-                pod["metadata"]["annotations"] = json!({"muster.io/walltime": said.to_string()});
+            if let Some(walltime) = walltime {
+                pod["metadata"]["annotations"] =
+                    json!({"muster.io/walltime": walltime.to_string()});
             }
             let start = Timestamp::from_second(NOW - ran).unwrap().to_string();
             pod["spec"]["nodeName"] = json!(format!("n{node}"));

@@ -129,10 +129,10 @@ impl Muster {
     }
 
     fn gate(&mut self, binds: &mut Vec<Bind>, now: Timestamp) -> Vec<String> {
-        let mut said = Vec::new();
+        let mut found = Vec::new();
         for round in 0.. {
             let Some(cluster) = &self.cluster else {
-                return said;
+                return found;
             };
             let placements: Vec<invariants::ProposedBind> = binds.iter().map(placement).collect();
             let violations = invariants::check(cluster, &placements);
@@ -141,7 +141,7 @@ impl Muster {
             }
             let mut guilty = BTreeSet::new();
             for violation in violations {
-                said.push(violation.to_string());
+                found.push(violation.to_string());
                 guilty.extend(violation.pods);
             }
             // A gang is dropped whole: half of it would be the next violation.
@@ -165,7 +165,7 @@ impl Muster {
                 cluster.assume(&placement(bind));
             }
         }
-        said
+        found
     }
 
     /// Collects the changed reports of waiting gangs.
@@ -176,7 +176,12 @@ impl Muster {
         let news: BTreeSet<(&str, &str)> = plan
             .unscheduled
             .iter()
-            .map(|told| (told.group.namespace.as_str(), told.group.name.as_str()))
+            .map(|waiting| {
+                (
+                    waiting.group.namespace.as_str(),
+                    waiting.group.name.as_str(),
+                )
+            })
             .collect();
         let new = |report: &&PlacementReport| {
             news.contains(&(report.namespace.as_str(), report.group.as_str()))
@@ -186,10 +191,10 @@ impl Muster {
                 .gang_of(&report.namespace, &report.group, false)
                 .or_else(|| self.gang_of(&report.namespace, &report.group, true));
             let Some(gang) = gang else { continue };
-            if let Some(told) = report.estimate {
+            if let Some(estimate) = report.estimate {
                 let second = |time: Timestamp| time.as_second() - self.start.as_second();
-                let told = [told.earliest, told.likely, told.latest].map(second);
-                decided.estimates.push((gang, told));
+                let estimate = [estimate.earliest, estimate.likely, estimate.latest].map(second);
+                decided.estimates.push((gang, estimate));
             }
             if self.reports {
                 decided.reports.push((gang, report.clone()));

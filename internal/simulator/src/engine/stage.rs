@@ -273,7 +273,7 @@ impl<'a> SimulatedCluster<'a> {
             run: 0,
             ended: false,
             owner,
-            said: None,
+            last_reason: None,
             result,
         };
         self.enter(gang, written);
@@ -341,7 +341,7 @@ impl<'a> SimulatedCluster<'a> {
     fn begin(&mut self, at: GangIx, elapsed: Seconds) {
         let gang = &mut self.gangs[at];
         gang.whole_since = Some(self.now);
-        gang.said = None;
+        gang.last_reason = None;
         gang.run += 1;
         gang.kept = gang.kept.max(elapsed);
         let (queue, milli, placed) = (gang.queue, gang.gpu_milli(), gang.placed_milli());
@@ -542,19 +542,19 @@ impl<'a> SimulatedCluster<'a> {
             self.planner
                 .running(at, &self.gangs[at], &members, self.now);
         }
-        for (at, told) in decided.estimates {
+        for (at, estimate) in decided.estimates {
             let gang = &self.gangs[at];
             let result = &mut self.outcome.gangs[gang.result];
             if gang.whole_since.is_none() && result.started.is_none() && result.foretold.is_none() {
-                result.foretold = Some(told);
+                result.foretold = Some(estimate);
             }
         }
         for (at, report) in decided.reports {
             let gang = &mut self.gangs[at];
-            if gang.said == Some(report.verdict) {
+            if gang.last_reason == Some(report.verdict) {
                 continue;
             }
-            gang.said = Some(report.verdict);
+            gang.last_reason = Some(report.verdict);
             if gang.whole_since.is_none() {
                 self.outcome.gangs[gang.result].verdict = Some(report.verdict);
             }

@@ -175,13 +175,13 @@ fn note_unknown_nodes(scenario: &mut Scenario) {
     for name in names.filter(|name| !known.contains(&Some(*name))) {
         *unknown.entry(name).or_insert(0) += 1;
     }
-    let said: Vec<String> = unknown
+    let warnings: Vec<String> = unknown
         .iter()
         .map(|(name, pods)| {
             format!("node {name} is not in the input: its {pods} pods stay there, and the scheduler places no other pod there")
         })
         .collect();
-    scenario.notes.extend(said);
+    scenario.notes.extend(warnings);
 }
 
 /// Second 0 if the input defines none: a fixed new year.

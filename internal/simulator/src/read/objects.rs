@@ -295,15 +295,15 @@ fn set(
         let field = format!("{kind}, {}", error.field());
         SimulatorError::value(place.clone(), field, error.value(), error.valid())
     })?;
-    let mut said = read.settings;
+    let mut settings = read.settings;
     // A described node's GPUs keep their partitioning: no agent runs that would change it.
-    if said.mig.take().flatten().is_some() {
+    if settings.mig.take().flatten().is_some() {
         let note =
             "spec.mig has no effect in a simulation: nodes keep the MIG slices that they have";
         scenario.notes.push(note.to_owned());
     }
     let before = std::mem::take(&mut scenario.settings);
-    scenario.settings = before.or(said);
+    scenario.settings = before.or(settings);
     let warnings = read.warnings.iter().map(ToString::to_string);
     scenario.notes.extend(warnings);
     Ok(())

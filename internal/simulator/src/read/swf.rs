@@ -32,7 +32,7 @@ pub(crate) fn swf(file: &str, text: &str, packing: Packing) -> Result<Trace, Sim
         let number = at + 1;
         let line = line.trim();
         if let Some(comment) = line.strip_prefix(';') {
-            let said = |name: &str| {
+            let header = |name: &str| {
                 comment
                     .trim()
                     .strip_prefix(name)?
@@ -41,8 +41,8 @@ pub(crate) fn swf(file: &str, text: &str, packing: Packing) -> Result<Trace, Sim
                     .parse::<i64>()
                     .ok()
             };
-            nodes = said("MaxNodes:").or(nodes);
-            processors = said("MaxProcs:").or(processors);
+            nodes = header("MaxNodes:").or(nodes);
+            processors = header("MaxProcs:").or(processors);
             continue;
         }
         if line.is_empty() {

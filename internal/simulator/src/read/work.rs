@@ -309,8 +309,8 @@ fn settle(
         Some(TraceMoment::Time(time)) => Some(time),
         _ => None,
     });
-    let said = start.or_else(|| times.min()).or(latest);
-    let zero = said.unwrap_or_else(super::default_start);
+    let begin = start.or_else(|| times.min()).or(latest);
+    let zero = begin.unwrap_or_else(super::default_start);
     for draft in drafts {
         let mut job = draft.job;
         job.arrival = match draft.arrival {
@@ -323,5 +323,5 @@ fn settle(
             .map_or(0, |since| (zero.as_second() - since.as_second()).max(0));
         scenario.jobs.push(job);
     }
-    said
+    begin
 }

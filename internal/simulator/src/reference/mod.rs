@@ -314,7 +314,7 @@ impl HeldDevices {
     /// Marks the devices of a gang that ran before the start; if its objects name none, any free
     /// ones.
     fn take_known(&mut self, node: NodeIndex, count: i64, at: GangIx, gang: &SimulatedGang) {
-        let said: BTreeSet<&String> = gang
+        let chosen: BTreeSet<&String> = gang
             .members
             .iter()
             .filter(|member| member.stage == MemberStage::Placed { node })
@@ -324,7 +324,7 @@ impl HeldDevices {
         let mut left = count;
         for place in 0..self.holder[node].len() {
             if left > 0
-                && said.contains(&self.ids[node][place])
+                && chosen.contains(&self.ids[node][place])
                 && self.holder[node][place].is_none()
             {
                 self.holder[node][place] = Some(at);

@@ -151,9 +151,9 @@ mod tests {
             standing("quick", 0.8, 3600.0),
             standing("neither", 0.8, 7200.0),
         ];
-        let said = frontier(&all);
+        let text = frontier(&all);
         let last = |policy: &str| {
-            let line = said.lines().find(|line| line.starts_with(policy));
+            let line = text.lines().find(|line| line.starts_with(policy));
             let words = line.unwrap_or_default().split("  ").last();
             words.unwrap_or_default().trim().to_owned()
         };

@@ -25,10 +25,10 @@ pub(super) struct Conditions {
 impl Conditions {
     /// Those that were written last.
     pub(super) fn of(scaler: &HorizontalPodAutoscaler, now: Timestamp) -> Conditions {
-        let said = scaler.status.as_ref();
-        let said = said.and_then(|status| status.conditions.clone());
+        let stored = scaler.status.as_ref();
+        let stored = stored.and_then(|status| status.conditions.clone());
         let mut conditions = Conditions {
-            all: said.unwrap_or_default(),
+            all: stored.unwrap_or_default(),
             now,
         };
         // A former version said this of every autoscaler.

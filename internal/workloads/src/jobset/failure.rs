@@ -306,11 +306,11 @@ fn matches(rule: &JobSetFailureRule, failed: &FailedChild<'_>) -> bool {
         .as_deref()
         .unwrap_or_default();
     // Admission refuses a pattern that cannot be compiled.
-    let said =
+    let matches_pattern =
         |text: &String| pattern::compile(text).is_ok_and(|regex| regex.is_match(failed.message));
     listed(&rule.on_job_failure_reasons, failed.reason)
         && listed(&rule.target_replicated_jobs, failed.child.replicated_job)
-        && (patterns.is_empty() || patterns.iter().any(said))
+        && (patterns.is_empty() || patterns.iter().any(matches_pattern))
 }
 
 /// The restarts that count towards `maxRestarts`, of the whole JobSet and of single Jobs.

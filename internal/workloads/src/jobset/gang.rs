@@ -20,8 +20,14 @@ pub(crate) fn change(
     observed: Option<&PodGroup>,
 ) -> Option<PodGroup> {
     let reference = controller_reference(API_VERSION, KIND, plan.meta);
-    let said = terms::of_gang(plan.meta);
-    gang::change(plan.meta, reference, wanted(plan, open), said, observed)
+    let annotations = terms::of_gang(plan.meta);
+    gang::change(
+        plan.meta,
+        reference,
+        wanted(plan, open),
+        annotations,
+        observed,
+    )
 }
 
 /// How many pods must start together now.

@@ -72,9 +72,9 @@ pub(crate) fn of_worker(group: &RayGroup<'_>, address: &str, ports: &HeadPorts) 
 /// The parameters, completed by the group's resources and labels, or by what its container may use.
 fn with_resources(group: &RayGroup<'_>) -> BTreeMap<String, String> {
     let mut params = group.params.clone();
-    let said = group.resources.filter(|said| !said.is_empty());
-    let amounts = match said {
-        Some(said) => said_amounts(said),
+    let resources = group.resources.filter(|resources| !resources.is_empty());
+    let amounts = match resources {
+        Some(resources) => group_amounts(resources),
         None => container_amounts(group.container()),
     };
     for (name, value) in amounts {
@@ -89,9 +89,9 @@ fn with_resources(group: &RayGroup<'_>) -> BTreeMap<String, String> {
 }
 
 /// The group's own resources: Kubernetes' names for Ray's own amounts, and the rest as Ray's custom resources.
-fn said_amounts(said: &BTreeMap<String, String>) -> Vec<(String, String)> {
+fn group_amounts(resources: &BTreeMap<String, String>) -> Vec<(String, String)> {
     let (mut known, mut custom) = (Vec::new(), Vec::new());
-    let list = said
+    let list = resources
         .iter()
         .map(|(name, text)| (name.to_lowercase(), name, text));
     for (lower, name, text) in list {

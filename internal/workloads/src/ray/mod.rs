@@ -140,8 +140,8 @@ fn keep_up(
         && let Some(held) = observed.room.holds_back(plan.least_members())
     {
         let known = observed.cluster.status.clone().unwrap_or_default();
-        let told = status::hold_back(&held, &known, &mut outcome.status, now);
-        outcome.events.extend(told);
+        let events = status::hold_back(&held, &known, &mut outcome.status, now);
+        outcome.events.extend(events);
         outcome.requeue(later(now, held.again));
         return;
     }

@@ -20,12 +20,12 @@ pub(crate) fn change(
     observed: Option<&PodGroup>,
 ) -> Option<PodGroup> {
     let reference = controller_reference(names::API_VERSION, names::KIND, cluster.meta);
-    let said = terms::of_gang(cluster.meta);
+    let annotations = terms::of_gang(cluster.meta);
     gang::change(
         cluster.meta,
         reference,
         wanted_spec(cluster),
-        said,
+        annotations,
         observed,
     )
 }

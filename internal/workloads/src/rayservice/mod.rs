@@ -305,16 +305,16 @@ impl<'a> Step<'a, '_> {
     /// or why not.
     fn ask(&mut self, cluster: &RayCluster, is_pending: bool, submits: bool) -> (bool, String) {
         let pods = self.pods_of(cluster);
-        let seen = self.observed.serve.get(name_of(cluster));
+        let observation = self.observed.serve.get(name_of(cluster));
         let status = &mut self.decision.outcome.status;
         let record = match is_pending {
             true => status.pending_service_status.get_or_insert_default(),
             false => status.active_service_status.get_or_insert_default(),
         };
-        let state = serve::judge(&self.plan, cluster, &pods, seen, submits, record);
+        let state = serve::judge(&self.plan, cluster, &pods, observation, submits, record);
         self.decision.requests.extend(state.request);
         self.decision.outcome.events.extend(state.events);
-        let labels = serve::label(&self.plan, &pods, seen);
+        let labels = serve::label(&self.plan, &pods, observation);
         self.decision.outcome.actions.extend(labels);
         (state.ready, state.cause)
     }

@@ -80,7 +80,7 @@ pub(crate) fn judge(
     service: &ParsedRayService<'_>,
     cluster: &RayCluster,
     pods: &[&Pod],
-    seen: Option<&ServeObservation>,
+    observation: Option<&ServeObservation>,
     submits: bool,
     record: &mut RayServiceClusterStatus,
 ) -> ServeState {
@@ -90,8 +90,8 @@ pub(crate) fn judge(
     let Some(mut request) = request(service, cluster, pods) else {
         return ServeState::waits(why_not_ready(cluster), None);
     };
-    let seen = seen.filter(|seen| seen.head_run == request.head_run);
-    let submission = seen.and_then(|seen| seen.submission.as_ref());
+    let observation = observation.filter(|observation| observation.head_run == request.head_run);
+    let submission = observation.and_then(|observation| observation.submission.as_ref());
     let submission = submission.filter(|(hash, _)| *hash == desired.hash);
     let mut events = Vec::new();
     if let Some((hash, Ok(()))) = submission {
@@ -109,7 +109,7 @@ pub(crate) fn judge(
         (known.hash.as_str(), known.head_run.as_str())
             == (desired.hash.as_str(), request.head_run.as_str())
     });
-    let answer = seen.map(|seen| &seen.answer);
+    let answer = observation.map(|observation| &observation.answer);
     let applications = answer.and_then(|answer| answer.as_ref().ok().map(applications));
     let lost = applications.as_ref().is_some_and(BTreeMap::is_empty);
     if let Some(applications) = &applications {
@@ -197,13 +197,13 @@ fn why_not_ready(cluster: &RayCluster) -> String {
 /// The applications in an answer of the dashboard.
 fn applications(answer: &Value) -> BTreeMap<String, ServeApplicationStatus> {
     let all = answer["applications"].as_object();
-    let of = |(name, told): (&String, &Value)| {
-        let deployments = told["deployments"].as_object().into_iter().flatten();
-        let deployments = deployments.take(LISTED_MAX).map(|(name, told)| {
-            let told = json!({"status": told["status"], "message": message(told)});
+    let of = |(name, application): (&String, &Value)| {
+        let deployments = application["deployments"].as_object().into_iter().flatten();
+        let deployments = deployments.take(LISTED_MAX).map(|(name, deployment)| {
+            let status = json!({"status": deployment["status"], "message": message(deployment)});
             (
                 name.clone(),
-                serde_json::from_value(told).unwrap_or_default(),
+                serde_json::from_value(status).unwrap_or_default(),
             )
         });
         let name = match name.as_str() {
@@ -212,16 +212,16 @@ fn applications(answer: &Value) -> BTreeMap<String, ServeApplicationStatus> {
         };
         let status = ServeApplicationStatus {
             serve_deployment_statuses: deployments.collect(),
-            status: told["status"].as_str().map(str::to_owned),
-            message: message(told),
+            status: application["status"].as_str().map(str::to_owned),
+            message: message(application),
         };
         (name.to_owned(), status)
     };
     all.into_iter().flatten().take(LISTED_MAX).map(of).collect()
 }
 
-fn message(told: &Value) -> Option<String> {
-    let text = told["message"].as_str().unwrap_or_default().trim();
+fn message(answer: &Value) -> Option<String> {
+    let text = answer["message"].as_str().unwrap_or_default().trim();
     let text: String = match text.char_indices().rev().nth(MESSAGE_MAX - 1) {
         // The end of a traceback is its cause.
         Some((at, _)) => text.get(at..).unwrap_or_default().to_owned(),
@@ -237,9 +237,9 @@ fn not_running((_, status): &(&String, &ServeApplicationStatus)) -> bool {
 fn why_not_running(cluster: &str, name: &str, status: &ServeApplicationStatus) -> String {
     let own = status.message.as_deref();
     let mut deployments = status.serve_deployment_statuses.iter();
-    let of_deployment = deployments.find_map(|(name, told)| {
-        let unhealthy = told.status.as_deref() != Some("HEALTHY");
-        let message = told.message.as_deref().filter(|_| unhealthy)?;
+    let of_deployment = deployments.find_map(|(name, deployment)| {
+        let unhealthy = deployment.status.as_deref() != Some("HEALTHY");
+        let message = deployment.message.as_deref().filter(|_| unhealthy)?;
         Some(format!("deployment {name}: {}", last_line(message)))
     });
     let state = status.status.as_deref().unwrap_or("NOT_STARTED");
@@ -271,9 +271,9 @@ fn short(message: &str) -> String {
 pub(crate) fn label(
     service: &ParsedRayService<'_>,
     pods: &[&Pod],
-    seen: Option<&ServeObservation>,
+    observation: Option<&ServeObservation>,
 ) -> Vec<Action> {
-    let Some(seen) = seen else {
+    let Some(observation) = observation else {
         return Vec::new();
     };
     let changes = pods.iter().filter(|pod| !pod_facts::is_leaving(pod));
@@ -281,10 +281,10 @@ pub(crate) fn label(
         let uid = pod_facts::uid(pod);
         let excluded = is_head(pod) && service.excludes_head();
         // A dashboard that does not answer says nothing about the proxies.
-        if seen.answer.is_err() && !excluded {
+        if observation.answer.is_err() && !excluded {
             return None;
         }
-        let wanted = match seen.healthy.contains(uid) && !excluded {
+        let wanted = match observation.healthy.contains(uid) && !excluded {
             true => "true",
             false => "false",
         };

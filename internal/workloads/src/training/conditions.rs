@@ -33,11 +33,11 @@ pub(crate) fn set(
         .find(|condition| condition.type_ == type_);
     let same_truth = known.filter(|known| known.status == truth);
     // A restart that follows another one before the job ran is told, too.
-    let told = |known: &JobCondition| {
+    let is_same = |known: &JobCondition| {
         known.reason.as_deref() == Some(reason.as_str())
             && (type_ != JobConditionType::Restarting || known.message.as_deref() == Some(message))
     };
-    if same_truth.is_some_and(told) {
+    if same_truth.is_some_and(is_same) {
         return false;
     }
     let changed_at = same_truth.and_then(|known| known.last_transition_time.clone());

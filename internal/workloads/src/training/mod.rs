@@ -352,8 +352,8 @@ fn keep_up(
             .holds_back(podgroup::least_members(plan).min(plan.total())),
         _ => None,
     };
-    let told = status::hold_back(plan, &mut outcome.status, held_back.as_ref(), now);
-    outcome.events.extend(told);
+    let events = status::hold_back(plan, &mut outcome.status, held_back.as_ref(), now);
+    outcome.events.extend(events);
     if let Some(held) = held_back {
         outcome.requeue(later(now, held.again));
         return;

@@ -22,14 +22,14 @@ pub(crate) fn change(
     observed: Option<&PodGroup>,
 ) -> Option<PodGroup> {
     let wanted = wanted_spec(plan);
-    let mut said = terms::of_gang(plan.meta);
-    if !said.contains_key(names::WALLTIME)
+    let mut annotations = terms::of_gang(plan.meta);
+    if !annotations.contains_key(names::WALLTIME)
         && let Some(deadline) = deadline(plan)
     {
-        said.insert(names::WALLTIME.to_owned(), deadline.to_string());
+        annotations.insert(names::WALLTIME.to_owned(), deadline.to_string());
     }
     let reference = controller_reference(&plan.kind.api_version(), plan.kind.kind, plan.meta);
-    gang::change(plan.meta, reference, wanted, said, observed)
+    gang::change(plan.meta, reference, wanted, annotations, observed)
 }
 
 /// The seconds until the job's own or its pods' deadline, if its templates do not state their
@@ -37,8 +37,8 @@ pub(crate) fn change(
 fn deadline(plan: &ParsedTrainingJob<'_>) -> Option<i64> {
     let templates = || plan.replicas.iter().map(|replicas| replicas.template);
     let metas = templates().filter_map(|template| template.metadata.as_ref());
-    let mut said = metas.filter_map(|meta| meta.annotations.as_ref());
-    if said.any(|said| said.contains_key(names::WALLTIME)) {
+    let mut annotations = metas.filter_map(|meta| meta.annotations.as_ref());
+    if annotations.any(|annotations| annotations.contains_key(names::WALLTIME)) {
         return None;
     }
     let own = plan.job.run_policy.active_deadline_seconds;

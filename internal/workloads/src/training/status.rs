@@ -78,7 +78,7 @@ pub(crate) fn created(
     }
     let kind = plan.kind.kind;
     let message = format!("{kind} {} is created.", plan.name());
-    tell(
+    set_with_event(
         kind,
         status,
         JobConditionType::Created,
@@ -195,7 +195,7 @@ pub(crate) fn moved(
             now,
         );
     }
-    events.extend(tell(kind, status, type_, word, message, now));
+    events.extend(set_with_event(kind, status, type_, word, message, now));
     if to.is_terminal() && status.completion_time.is_none() {
         status.completion_time = Some(Time(now));
     }
@@ -211,7 +211,7 @@ pub(crate) fn refused(
     now: Timestamp,
 ) -> (TrainingJobStatus, Vec<EventNote>) {
     let message = format!("{kind} {name} cannot be run: {refusal}");
-    let events = tell(
+    let events = set_with_event(
         kind,
         &mut status,
         JobConditionType::Failed,
@@ -225,7 +225,7 @@ pub(crate) fn refused(
     (status, events)
 }
 
-fn tell(
+fn set_with_event(
     kind: &str,
     status: &mut TrainingJobStatus,
     type_: JobConditionType,

@@ -51,12 +51,12 @@ pub(crate) fn obey(
         return false;
     };
     let action = command.action.as_deref().unwrap_or_default();
-    let said = match command.message.as_deref() {
+    let suffix = match command.message.as_deref() {
         None | Some("") => String::new(),
         Some(message) => format!(": {message}"),
     };
     let name = command.metadata.name.as_deref().unwrap_or_default();
-    let message = format!("Command {name} asks for {action}{said}.");
+    let message = format!("Command {name} asks for {action}{suffix}.");
     match step(plan, members, command, VolcanoPhase::of(&outcome.status)) {
         Step::Enter(phase, reason) => {
             let event = enter(&mut outcome.status, phase, reason, &message, now);

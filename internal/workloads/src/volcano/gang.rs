@@ -21,8 +21,14 @@ pub(crate) fn change(
     observed: Option<&PodGroup>,
 ) -> Option<PodGroup> {
     let reference = controller_reference(API_VERSION, KIND, plan.meta);
-    let said = terms::of_gang(plan.meta);
-    gang::change(plan.meta, reference, wanted(plan, members), said, observed)
+    let annotations = terms::of_gang(plan.meta);
+    gang::change(
+        plan.meta,
+        reference,
+        wanted(plan, members),
+        annotations,
+        observed,
+    )
 }
 
 /// How many pods must start together now: the job's minimum, but no more than the tasks have whose dependencies are

@@ -343,9 +343,9 @@ fn handled(job: &VolcanoJob, members: &Members<'_>, due: &Due<'_>) -> bool {
 /// The uids of pods for which a policy has restarted a pod or a task.
 fn restarted(job: &VolcanoJob) -> BTreeSet<&str> {
     let annotations = job.metadata.annotations.as_ref();
-    let said = annotations.and_then(|all| all.get(names::RESTARTS));
-    said.into_iter()
-        .flat_map(|said| said.split(','))
+    let uids = annotations.and_then(|all| all.get(names::RESTARTS));
+    uids.into_iter()
+        .flat_map(|uids| uids.split(','))
         .filter(|uid| !uid.is_empty())
         .collect()
 }

@@ -48,8 +48,8 @@ const PHASES: [(VolcanoPhase, &str); 10] = [
 impl VolcanoPhase {
     /// The phase in a status; a new job's is Pending.
     pub(crate) fn of(status: &VolcanoJobStatus) -> VolcanoPhase {
-        let said = status.state.phase.as_deref().unwrap_or_default();
-        let found = PHASES.iter().find(|(_, name)| *name == said);
+        let stored = status.state.phase.as_deref().unwrap_or_default();
+        let found = PHASES.iter().find(|(_, name)| *name == stored);
         found.map_or(VolcanoPhase::Pending, |(phase, _)| *phase)
     }
 

@@ -24,16 +24,16 @@ pub fn allocation(
     let spec = pod.spec.as_ref()?;
     let node = spec.node_name.clone().filter(|name| !name.is_empty())?;
     let meta = pod.metadata();
-    let said = |name: &str| {
+    let note = |name: &str| {
         let annotation = meta.annotations.as_ref().and_then(|all| all.get(name));
         let label = meta.labels.as_ref().and_then(|all| all.get(name));
         annotation.or(label).cloned()
     };
     let namespace = meta.namespace.clone().unwrap_or_default();
     let amounts = accounted(&pod_requests(spec));
-    let gang = said(names::GROUP_NAME);
+    let gang = note(names::GROUP_NAME);
     let queue = gang.and_then(|gang| queue_of(&namespace, &gang));
-    let queue = queue.or_else(|| said(names::QUEUE_NAME));
+    let queue = queue.or_else(|| note(names::QUEUE_NAME));
     let has_gpus = amounts.iter().any(|(name, _)| is_gpu_or_part(name));
     let model = has_gpus.then(|| model_of(&node)).flatten();
     let owners = meta.owner_references.iter().flatten();
@@ -44,8 +44,8 @@ pub fn allocation(
         pod: meta.name.clone().unwrap_or_default(),
         owner: Owner {
             queue: queue.unwrap_or_else(|| names::DEFAULT_QUEUE.to_owned()),
-            user: said(names::USER).unwrap_or_default(),
-            team: said(names::TEAM).unwrap_or_default(),
+            user: note(names::USER).unwrap_or_default(),
+            team: note(names::TEAM).unwrap_or_default(),
             model: model.unwrap_or_default(),
             namespace,
         },

@@ -136,7 +136,7 @@ impl Inner {
         let prepared = match specs.all() {
             Ok(prepared) => prepared,
             Err(error) => {
-                tracing::warn!(%error, "CDI specs cannot be read; what is offered stays as it is");
+                tracing::warn!(%error, "the agent cannot read the CDI specs; it offers the same devices as before");
                 return false;
             }
         };

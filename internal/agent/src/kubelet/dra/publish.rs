@@ -90,7 +90,7 @@ pub async fn publish(
         counters: CounterSupport::Unknown,
     };
     let mut tick = tokio::time::interval(LOOK_EVERY);
-    let mut said = String::new();
+    let mut logged = String::new();
     let mut again = false;
     loop {
         let done = tokio::select! {
@@ -112,11 +112,11 @@ pub async fn publish(
         again = *done.as_ref().unwrap_or(&true);
         let failed = done.err().map(|error| error.to_string());
         let problem = failed.unwrap_or_default();
-        if problem != said {
+        if problem != logged {
             if !problem.is_empty() {
                 tracing::warn!("the node's ResourceSlices: {problem}");
             }
-            said = problem;
+            logged = problem;
         }
     }
 }

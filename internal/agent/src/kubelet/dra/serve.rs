@@ -115,7 +115,7 @@ where
         tokio::select! {
             ended = answer(listener) => {
                 if let Err(error) = ended {
-                    tracing::warn!(%error, %socket, "the driver's socket broke");
+                    tracing::warn!(%error, %socket, "the DRA driver's socket failed");
                 }
                 tokio::time::sleep(LOOK_EVERY).await;
             }

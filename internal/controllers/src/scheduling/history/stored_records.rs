@@ -144,8 +144,8 @@ impl DecisionHistory {
 
     fn is_silent_since(&self, key: &GangName, then: Timestamp) -> bool {
         let records = self.gangs.get(key).into_iter().flatten();
-        let mut said = records.map(|(_, record)| record.until.unwrap_or(record.at));
-        said.all(|said| said < then)
+        let mut recorded = records.map(|(_, record)| record.until.unwrap_or(record.at));
+        recorded.all(|recorded| recorded < then)
     }
 
     /// Drops all records of a gang, unless a decision on it was recorded since then.
@@ -305,19 +305,22 @@ mod tests {
         history.put(key(1), record(DecisionKind::Pending, 10));
         history.put(key(0), record(DecisionKind::Evicted, 11));
         history.recall(lines(storage.0.clone().into_iter().collect()));
-        let told = |name: &str| {
+        let decisions = |name: &str| {
             let records = history.of("ns", name).into_iter();
-            let told = records.map(|record| (record.decision, record.at, record.until));
-            told.collect::<Vec<_>>()
+            let decisions = records.map(|record| (record.decision, record.at, record.until));
+            decisions.collect::<Vec<_>>()
         };
         assert_eq!(
-            told("g0"),
+            decisions("g0"),
             [
                 (DecisionKind::Bound, at(1), None),
                 (DecisionKind::Evicted, at(11), None)
             ]
         );
-        assert_eq!(told("g1"), [(DecisionKind::Pending, at(2), Some(at(10)))]);
+        assert_eq!(
+            decisions("g1"),
+            [(DecisionKind::Pending, at(2), Some(at(10)))]
+        );
         storage.take_all(&mut history);
         assert_eq!(all(&storage.restored()), all(&history));
     }

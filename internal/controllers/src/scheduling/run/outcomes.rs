@@ -21,13 +21,13 @@ const REPARTITION_REST: SignedDuration = SignedDuration::from_secs(60);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Loop {
-    pub(super) fn bound(&mut self, (outcome, told): (BindingOutcome, bool)) {
+    pub(super) fn bound(&mut self, (outcome, notifies): (BindingOutcome, bool)) {
         let BindingOutcome { bind, refused } = outcome;
         self.board.tally().bound(refused.is_some());
         let about = about_pod(&bind.pod);
         let Some(refused) = refused else {
             self.rests.forget(&bind.group);
-            if !told {
+            if !notifies {
                 return;
             }
             let (namespace, name) = (&bind.pod.namespace, &bind.pod.name);
@@ -36,9 +36,9 @@ impl Loop {
                 .note(&about, EventType::Normal, "Scheduled", &message);
             return;
         };
-        let BindingRefused { why: said, found } = refused;
-        tracing::warn!(pod = %bind.pod.name, namespace = %bind.pod.namespace, node = %bind.node, said, "the API refused a binding");
-        let message = format!("binding to node {} was refused: {said}", bind.node);
+        let BindingRefused { why: reason, found } = refused;
+        tracing::warn!(pod = %bind.pod.name, namespace = %bind.pod.namespace, node = %bind.node, reason, "the API refused a binding");
+        let message = format!("binding to node {} was refused: {reason}", bind.node);
         self.notes
             .note(&about, EventType::Warning, "FailedScheduling", &message);
         self.board
@@ -58,7 +58,7 @@ impl Loop {
             update,
             refused,
         } = gang;
-        let Some(said) = refused else {
+        let Some(error) = refused else {
             // Their nodes may have changed while they waited.
             let nodes = binds.iter().map(|(bind, _)| bind.node.clone());
             self.touched.extend(nodes);
@@ -68,8 +68,8 @@ impl Loop {
             }
             return;
         };
-        tracing::warn!(namespace = %group.namespace, name = %group.name, said, "the volumes of a gang could not be bound");
-        let message = format!("binding volumes: {said}");
+        tracing::warn!(namespace = %group.namespace, name = %group.name, error, "the volumes of a gang could not be bound");
+        let message = format!("binding volumes: {error}");
         let until = self.rest(&group);
         let mut planner = self.planner.lock();
         for (bind, _) in &binds {
@@ -78,7 +78,7 @@ impl Loop {
                 .note(&about, EventType::Warning, "FailedScheduling", &message);
             planner.bind_failed(&bind.pod, &group, until, None);
         }
-        planner.volumes_failed(&group, until, &said);
+        planner.volumes_failed(&group, until, &error);
         drop(planner);
         if let Some((bind, _)) = binds.first() {
             self.board
@@ -96,7 +96,7 @@ impl Loop {
         let Evicted { eviction, refused } = evicted;
         self.board.tally().evicted(refused.is_some());
         let about = about_pod(&eviction.pod);
-        let Some(said) = refused else {
+        let Some(error) = refused else {
             self.notes.note(
                 &about,
                 EventType::Normal,
@@ -106,8 +106,8 @@ impl Loop {
             return;
         };
         let (pod, namespace) = (&eviction.pod.name, &eviction.pod.namespace);
-        tracing::warn!(%pod, %namespace, said, "the API refused an eviction");
-        let message = format!("the eviction ({}) was refused: {said}", eviction.message);
+        tracing::warn!(%pod, %namespace, error, "the API refused an eviction");
+        let message = format!("the eviction ({}) was refused: {error}", eviction.message);
         self.notes
             .note(&about, EventType::Warning, "FailedEviction", &message);
         self.board
@@ -121,11 +121,11 @@ impl Loop {
     }
 
     /// A node's MIG label was written, or could not be.
-    fn repartition(&mut self, told: RepartitionOutcome) {
+    fn repartition(&mut self, outcome: RepartitionOutcome) {
         let RepartitionOutcome {
             repartition,
             refused,
-        } = told;
+        } = outcome;
         let Repartition {
             node,
             choice,
@@ -134,14 +134,14 @@ impl Loop {
             ..
         } = repartition;
         let node_itself = mig_repartitioner::about_node(&node);
-        if let Some(said) = refused {
+        if let Some(error) = refused {
             tracing::warn!(
                 node,
-                said,
+                error,
                 "the server could not write a node's MIG configuration"
             );
             let message = format!(
-                "{}, but the server could not write the node's label: {said}",
+                "{}, but the server could not write the node's label: {error}",
                 choice.why
             );
             (self.notes).note(&node_itself, EventType::Warning, "MigNotChosen", &message);
@@ -190,7 +190,7 @@ impl Loop {
                     self.pods.again(&key, Instant::now() + POD_WORDS_EVERY);
                 }
             }
-            FinishedWrite::Repartition(told) => self.repartition(*told),
+            FinishedWrite::Repartition(outcome) => self.repartition(*outcome),
             FinishedWrite::Queue(name, result) => {
                 if let Err(error) = result {
                     tracing::warn!(%error, queue = %name, "the scheduler could not write a queue's status; it tries again");

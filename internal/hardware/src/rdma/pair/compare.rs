@@ -122,14 +122,14 @@ impl Pair<'_> {
     fn alike<T: Display + PartialEq>(
         &self,
         question: CheckQuestion,
-        said: [Option<T>; 2],
+        values: [Option<T>; 2],
         advice: &str,
     ) -> RdmaCheck {
-        let word = |said: &Option<T>| match said {
-            Some(said) => said.to_string(),
+        let word = |value: &Option<T>| match value {
+            Some(value) => value.to_string(),
             None => "unknown".to_owned(),
         };
-        let [one, other] = &said;
+        let [one, other] = &values;
         let differ = format!(
             "{}: {}, {}: {}",
             self.names[0],

@@ -156,7 +156,7 @@ fn size(
     path: &Path<'_>,
     errors: &mut Vec<FieldError>,
 ) {
-    let said = |way: &[&str]| {
+    let changed_count = |way: &[&str]| {
         let had = before.and_then(|before| json::int(before, way));
         json::int(spec, way).filter(|count| had != Some(*count))
     };
@@ -178,7 +178,7 @@ fn size(
             || format!("must be at most {most}, because a job has at most {GANG_MEMBERS_MAX} pods");
         let replica = specs.key(role.key());
         if !role.is_single()
-            && let Some(count) = said(&[kind.replicas_field, role.key(), "replicas"])
+            && let Some(count) = changed_count(&[kind.replicas_field, role.key(), "replicas"])
             && count > most
         {
             errors.push(FieldError::invalid(
@@ -192,7 +192,7 @@ fn size(
         }
         let elastic = path.child("elasticPolicy");
         for key in ["minReplicas", "maxReplicas"] {
-            if let Some(count) = said(&["elasticPolicy", key])
+            if let Some(count) = changed_count(&["elasticPolicy", key])
                 && count > most
             {
                 errors.push(FieldError::invalid(&elastic.child(key), count, detail()));

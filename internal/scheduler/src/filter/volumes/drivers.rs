@@ -49,7 +49,7 @@ pub(super) struct Drivers {
     attachments: BTreeMap<String, Attachment>,
     attached: BTreeMap<String, BTreeSet<String>>,
     /// Drivers that publish their free storage.
-    tell_space: BTreeSet<String>,
+    report_capacity: BTreeSet<String>,
     spaces: BTreeMap<ClaimKey, FreeStorage>,
 }
 
@@ -121,10 +121,11 @@ impl Drivers {
 
     /// Applies a CSIDriver; returns whether anything changed.
     pub(super) fn set_driver(&mut self, name: &str, driver: Option<&storage::CSIDriver>) -> bool {
-        let tells = driver.is_some_and(|driver| driver.spec.storage_capacity == Some(true));
-        match tells {
-            true => self.tell_space.insert(name.to_owned()),
-            false => self.tell_space.remove(name),
+        let reports_capacity =
+            driver.is_some_and(|driver| driver.spec.storage_capacity == Some(true));
+        match reports_capacity {
+            true => self.report_capacity.insert(name.to_owned()),
+            false => self.report_capacity.remove(name),
         }
     }
 
@@ -137,19 +138,19 @@ impl Drivers {
     ) -> bool {
         let id = (namespace.to_owned(), name.to_owned());
         let new = space.map(|space| {
-            let bytes = |said: &k8s_openapi::apimachinery::pkg::api::resource::Quantity| {
-                said.0.parse::<Quantity>().ok().map(|q| q.value())
+            let bytes = |quantity: &k8s_openapi::apimachinery::pkg::api::resource::Quantity| {
+                quantity.0.parse::<Quantity>().ok().map(|q| q.value())
             };
             // The largest single volume, if given, takes precedence over the total free storage.
-            let said = space
+            let largest = space
                 .maximum_volume_size
                 .as_ref()
                 .or(space.capacity.as_ref());
             let nodes = space.node_topology.as_ref();
             FreeStorage {
                 class: space.storage_class_name.clone(),
-                nodes: nodes.and_then(|said| LabelSelector::from_k8s(said).ok()),
-                largest: said.and_then(bytes),
+                nodes: nodes.and_then(|selector| LabelSelector::from_k8s(selector).ok()),
+                largest: largest.and_then(bytes),
             }
         });
         match new {
@@ -194,7 +195,7 @@ impl Drivers {
 
     /// True if the class's free storage must be checked.
     pub(super) fn reports_space(&self, class: &VolumeClass) -> bool {
-        self.tell_space.contains(&class.provisioner)
+        self.report_capacity.contains(&class.provisioner)
     }
 
     /// True if a node can reach storage for a volume of this class and size. True also if the

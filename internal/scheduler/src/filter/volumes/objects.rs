@@ -172,8 +172,8 @@ pub(super) struct VolumeClass {
 
 /// An object's resource version as a number: later versions are larger.
 pub(super) fn version(meta: &ObjectMeta) -> u64 {
-    let said = meta.resource_version.as_deref();
-    said.and_then(|text| text.parse().ok()).unwrap_or(0)
+    let version = meta.resource_version.as_deref();
+    version.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 fn bytes(list: Option<&BTreeMap<String, K8sQuantity>>) -> i64 {
@@ -208,7 +208,7 @@ impl VolumeClaim {
             block: spec.volume_mode.as_deref() == Some("Block"),
             attributes: given(spec.volume_attributes_class_name),
             selector: (spec.selector.as_ref())
-                .map(|said| Box::new(LabelSelector::from_k8s(said).ok())),
+                .map(|selector| Box::new(LabelSelector::from_k8s(selector).ok())),
             selected: note(meta, SELECTED_NODE).cloned(),
             deleting: meta.deletion_timestamp.is_some(),
             lost: phase == Some("Lost"),

@@ -99,10 +99,10 @@ impl NodeRequirements {
 /// True if the node is in such a zone or region. A node without location labels is in all.
 pub(super) fn in_zone(offer: &NodeAttributes, key: &str, values: &BTreeSet<String>) -> bool {
     let newer = ZONES.iter().find(|(own, _)| *own == key);
-    let said = |key: &str| offer.labels.get(key);
-    if ZONES.iter().all(|(key, _)| said(key).is_none()) {
+    let label = |key: &str| offer.labels.get(key);
+    if ZONES.iter().all(|(key, _)| label(key).is_none()) {
         return true;
     }
-    let value = said(key).or_else(|| said(newer?.1));
+    let value = label(key).or_else(|| label(newer?.1));
     value.is_some_and(|value| values.contains(value))
 }

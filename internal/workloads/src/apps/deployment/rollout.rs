@@ -36,9 +36,9 @@ pub(super) fn recreate(
 
 /// True if pods of the set run or end, as far as its status shows.
 fn has_pods(set: &SetState<'_>) -> bool {
-    let status = set.seen.status.as_ref();
+    let status = set.replica_set.status.as_ref();
     status.is_some_and(|status| {
-        let stale = status.observed_generation < set.seen.metadata.generation;
+        let stale = status.observed_generation < set.replica_set.metadata.generation;
         status.replicas > 0 || status.terminating_replicas.unwrap_or(0) > 0 || stale
     })
 }

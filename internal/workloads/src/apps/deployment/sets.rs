@@ -42,7 +42,7 @@ const COLLISIONS_MAX: i32 = 1_000;
 
 /// One ReplicaSet and what a pass decided about it.
 pub(super) struct SetState<'a> {
-    pub(super) seen: &'a ReplicaSet,
+    pub(super) replica_set: &'a ReplicaSet,
     /// The pods that it should have, after this pass.
     pub(super) replicas: i64,
     annotations: BTreeMap<String, String>,
@@ -66,16 +66,20 @@ pub(super) struct DeploymentPlan<'a> {
 
 impl SetState<'_> {
     pub(super) fn name(&self) -> &str {
-        self.seen.metadata.name.as_deref().unwrap_or_default()
+        self.replica_set
+            .metadata
+            .name
+            .as_deref()
+            .unwrap_or_default()
     }
 
     /// The pods that it has had to have since before this pass.
     pub(super) fn before(&self) -> i64 {
-        replicas(self.seen)
+        replicas(self.replica_set)
     }
 
     pub(super) fn available(&self) -> i64 {
-        let status = self.seen.status.as_ref();
+        let status = self.replica_set.status.as_ref();
         i64::from(
             status
                 .and_then(|status| status.available_replicas)
@@ -136,7 +140,7 @@ impl<'a> DeploymentPlan<'a> {
         };
         let new = sets.iter().position(|set| template(set) == wanted);
         let state = |set: &'a ReplicaSet| SetState {
-            seen: set,
+            replica_set: set,
             replicas: replicas(set),
             annotations: set.metadata.annotations.clone().unwrap_or_default(),
             min_ready: set.spec.as_ref().and_then(|spec| spec.min_ready_seconds),
@@ -328,19 +332,19 @@ impl<'a> DeploymentPlan<'a> {
     pub(super) fn delete_history(&self, outcome: &mut ReconcileOutcome<DeploymentStatus>) {
         let kept = self.spec.revision_history_limit.unwrap_or(10);
         let kept = usize::try_from(kept).unwrap_or_default();
-        let alive = |set: &&SetState<'_>| set.seen.metadata.deletion_timestamp.is_none();
+        let alive = |set: &&SetState<'_>| set.replica_set.metadata.deletion_timestamp.is_none();
         let mut old: Vec<&SetState<'_>> = self.old.iter().filter(alive).collect();
         old.sort_by_key(|set| set.revision());
         let surplus = old.len().saturating_sub(kept);
         for set in old.into_iter().take(surplus) {
-            let status = set.seen.status.as_ref();
-            let seen = status.and_then(|status| status.observed_generation);
+            let status = set.replica_set.status.as_ref();
+            let observed = status.and_then(|status| status.observed_generation);
             let empty = status.is_none_or(|status| status.replicas == 0) && set.replicas == 0;
-            if empty && seen >= set.seen.metadata.generation {
+            if empty && observed >= set.replica_set.metadata.generation {
                 outcome.actions.push(Action::Delete {
                     kind: DependentKind::ReplicaSet,
                     name: set.name().to_owned(),
-                    uid: set.seen.metadata.uid.clone().unwrap_or_default(),
+                    uid: set.replica_set.metadata.uid.clone().unwrap_or_default(),
                 });
             }
         }
@@ -353,7 +357,12 @@ impl<'a> DeploymentPlan<'a> {
             if set.replicas != set.before() || set.replicas > 0 {
                 self.size_annotations(&mut annotations);
             }
-            let known = set.seen.metadata.annotations.clone().unwrap_or_default();
+            let known = set
+                .replica_set
+                .metadata
+                .annotations
+                .clone()
+                .unwrap_or_default();
             let mut patch = json!({});
             let changed: BTreeMap<&String, &String> = annotations
                 .iter()
@@ -380,22 +389,22 @@ impl<'a> DeploymentPlan<'a> {
             }
             let min_ready = |of: Option<i32>| of.unwrap_or(0);
             let had = set
-                .seen
+                .replica_set
                 .spec
                 .as_ref()
                 .and_then(|spec| spec.min_ready_seconds);
             if min_ready(set.min_ready) != min_ready(had) {
                 patch["spec"]["minReadySeconds"] = min_ready(set.min_ready).into();
             }
-            if patch == json!({}) || set.seen.metadata.deletion_timestamp.is_some() {
+            if patch == json!({}) || set.replica_set.metadata.deletion_timestamp.is_some() {
                 continue;
             }
-            let version = set.seen.metadata.resource_version.clone();
+            let version = set.replica_set.metadata.resource_version.clone();
             patch["metadata"]["resourceVersion"] = version.map_or(Value::Null, Value::from);
             outcome.actions.push(Action::Change {
                 kind: DependentKind::ReplicaSet,
                 name: set.name().to_owned(),
-                uid: set.seen.metadata.uid.clone().unwrap_or_default(),
+                uid: set.replica_set.metadata.uid.clone().unwrap_or_default(),
                 patch,
             });
         }

@@ -143,13 +143,14 @@ pub(super) fn note_pause(
 pub(super) fn count(plan: &DeploymentPlan<'_>, outcome: &mut ReconcileOutcome<DeploymentStatus>) {
     let status = &mut outcome.status;
     let sum = |number: fn(&SetState<'_>) -> i64| plan.all().map(number).sum::<i64>();
-    let of = |set: &SetState<'_>| i64::from(set.seen.status.as_ref().map_or(0, |s| s.replicas));
+    let of =
+        |set: &SetState<'_>| i64::from(set.replica_set.status.as_ref().map_or(0, |s| s.replicas));
     let ready = |set: &SetState<'_>| {
-        let status = set.seen.status.as_ref();
+        let status = set.replica_set.status.as_ref();
         i64::from(status.and_then(|status| status.ready_replicas).unwrap_or(0))
     };
     let leaving = |set: &SetState<'_>| {
-        let status = set.seen.status.as_ref();
+        let status = set.replica_set.status.as_ref();
         i64::from(
             status
                 .and_then(|status| status.terminating_replicas)
@@ -208,7 +209,7 @@ pub(super) fn write_counts(
 /// Copies the failure of a set to create pods.
 fn move_failures(plan: &DeploymentPlan<'_>, outcome: &mut ReconcileOutcome<DeploymentStatus>) {
     let failure = plan.new.iter().chain(&plan.old).find_map(|set| {
-        let conditions = set.seen.status.as_ref()?.conditions.as_ref()?;
+        let conditions = set.replica_set.status.as_ref()?.conditions.as_ref()?;
         conditions
             .iter()
             .find(|known| known.type_ == REPLICA_FAILURE)

@@ -1,24 +1,13 @@
-//! The content of packaging/kubernetes: the chart as helm checks and renders it, the plain
-//! manifests as rendered from it, and both against a real kube-apiserver. Server and agent run
-//! with the arguments and the accounts' rights of the manifests, but on this machine and not in
-//! containers. `MUSTER_BLESS=1 cargo test -p e2e --test packaging` renders the plain manifests
-//! anew.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! The chart as helm checks and renders it, and the plain manifests as rendered from it.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-use e2e::{Cluster, Ran, Setup, eventually, free_address, muster, part, repository, run};
-use serde::Deserialize;
+use std::process::Command;
+
+use e2e::{muster, run};
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(90);
-const NAMESPACE: &str = "muster-system";
+use super::{borrowed, documents, helm, one, packaging, rendered, variants, words};
 
 /// A plain manifest, its template, and the values that it is rendered with.
 const PLAIN: [(&str, &str, &str); 11] = [
@@ -50,154 +39,6 @@ const PLAIN: [(&str, &str, &str); 11] = [
         "server.enabled=false,agent.devices=dra",
     ),
 ];
-
-fn packaging() -> PathBuf {
-    repository().join("packaging/kubernetes")
-}
-
-fn helm(arguments: &[&str]) -> Ran {
-    // Without the user's helm settings: no repositories, no plugins, no cluster.
-    let nowhere = tempfile::tempdir().unwrap();
-    run(Command::new(part("helm"))
-        .args(arguments)
-        .env("HOME", nowhere.path())
-        .env("KUBECONFIG", "/dev/null"))
-}
-
-/// The chart's text with these values.
-fn rendered(more: &[&str]) -> String {
-    let chart = packaging().join("chart").display().to_string();
-    let all = ["template", "muster", &chart, "--namespace", NAMESPACE];
-    helm(&[&all, more].concat()).ok()
-}
-
-fn documents(text: &str) -> Vec<Value> {
-    let all = serde_norway::Deserializer::from_str(text);
-    let all = all.map(|document| Value::deserialize(document).unwrap());
-    all.filter(|document| !document.is_null()).collect()
-}
-
-#[track_caller]
-fn one<'a>(all: &'a [Value], kind: &str, name: &str) -> &'a Value {
-    let is = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
-    let mut found = all.iter().filter(is);
-    let first = found.next();
-    assert!(found.next().is_none(), "{kind} {name} is there twice");
-    first.unwrap_or_else(|| panic!("no {kind} {name}"))
-}
-
-/// The arguments of the only container of a Deployment or DaemonSet.
-fn words(workload: &Value) -> Vec<String> {
-    let containers = &workload["spec"]["template"]["spec"]["containers"];
-    assert_eq!(containers.as_array().unwrap().len(), 1);
-    assert_eq!(containers[0]["command"], json!(["muster"]));
-    let words = containers[0]["args"].as_array().unwrap().iter();
-    words
-        .map(|word| word.as_str().unwrap().to_owned())
-        .collect()
-}
-
-/// Values other than the defaults, each with its purpose.
-fn variants() -> Vec<(&'static str, Vec<String>)> {
-    let of = |all: &[&str]| all.iter().map(|word| format!("--set={word}")).collect();
-    let file = |value: &str, path: &str| {
-        format!("--set-file={value}={}", repository().join(path).display())
-    };
-    vec![
-        ("defaults", of(&[])),
-        ("no agent", of(&["agent.enabled=false"])),
-        ("no server", of(&["server.enabled=false"])),
-        (
-            "beside other operators",
-            of(&[
-                "server.kinds=null",
-                "server.schedulerNames={muster,volcano}",
-                "server.replicas=1",
-            ]),
-        ),
-        (
-            "a registry of one's own",
-            of(&[
-                "image.repository=registry.example.com/muster",
-                "image.tag=2",
-                "imagePullSecrets[0].name=registry",
-                "agent.runtimeClassName=nvidia",
-                "agent.kubeletDirectory=/data/kubelet",
-                "agent.tolerations[0].operator=Exists",
-                "server.nodeSelector.role=control",
-                "createNamespace=true",
-            ]),
-        ),
-        (
-            "devices by CDI",
-            vec![
-                "--set=agent.cdi=true".to_owned(),
-                file(
-                    "agent.devicePlugin",
-                    "packaging/examples/device-plugin.yaml",
-                ),
-            ],
-        ),
-        (
-            "shared RDMA cards",
-            vec![file("agent.rdma", "packaging/examples/rdma.yaml")],
-        ),
-        ("tests of RDMA between nodes", of(&["agent.pair=true"])),
-        (
-            "other vendors",
-            vec![
-                file("agent.vendors.amd", "packaging/examples/vendors/amd.yaml"),
-                file(
-                    "agent.vendors.gaudi",
-                    "packaging/examples/vendors/gaudi.yaml",
-                ),
-            ],
-        ),
-        (
-            "shared GPUs",
-            vec![
-                "--set=agent.mps=true,agent.gpuParts=true,agent.overShare=end".to_owned(),
-                file(
-                    "agent.devicePlugin",
-                    "packaging/examples/device-plugin-mps.yaml",
-                ),
-            ],
-        ),
-        (
-            "GPUs cut by the node's label",
-            vec![
-                "--set=agent.mig.manager=evict,server.mig=true".to_owned(),
-                file(
-                    "agent.mig.configurations",
-                    "packaging/examples/mig-configurations.yaml",
-                ),
-            ],
-        ),
-        (
-            "queues of namespaces",
-            of(&["server.namespaceQueues=v1beta1"]),
-        ),
-        ("devices by claims", of(&["agent.devices=dra"])),
-        (
-            "GPUs cut for claims",
-            of(&["agent.devices=dra", "agent.mig.partitions=true"]),
-        ),
-        (
-            "a scheduler's configuration and a described machine",
-            vec![
-                file(
-                    "server.schedulerConfig",
-                    "packaging/examples/scheduler.yaml",
-                ),
-                file("agent.machine", "packaging/examples/machines/8x-h100.toml"),
-            ],
-        ),
-    ]
-}
-
-fn borrowed(words: &[String]) -> Vec<&str> {
-    words.iter().map(String::as_str).collect()
-}
 
 #[test]
 fn the_plain_manifests_are_what_the_chart_renders_with_its_defaults() {
@@ -355,13 +196,16 @@ fn values_reach_what_they_are_for() {
     assert_eq!(kinds(&all("no server"), "ServiceAccount"), 1);
 
     let beside = all("beside other operators");
-    let said = words(one(&beside, "Deployment", "muster-server"));
+    let arguments = words(one(&beside, "Deployment", "muster-server"));
     for word in [
         "--kinds=none",
         "--scheduler-name=muster",
         "--scheduler-name=volcano",
     ] {
-        assert!(said.iter().any(|said| said == word), "{word}: {said:?}");
+        assert!(
+            arguments.iter().any(|argument| argument == word),
+            "{word}: {arguments:?}"
+        );
     }
     let jobs = beside
         .iter()
@@ -395,9 +239,12 @@ fn values_reach_what_they_are_for() {
     assert_eq!(plugin["containerDriverRoot"], "/driver-root");
 
     let rdma = all("shared RDMA cards");
-    let said = words(one(&rdma, "DaemonSet", "muster-agent"));
+    let arguments = words(one(&rdma, "DaemonSet", "muster-agent"));
     for word in ["--host-root=/host", "--rdma-config=/etc/muster/rdma.yaml"] {
-        assert!(said.iter().any(|said| said == word), "{word}: {said:?}");
+        assert!(
+            arguments.iter().any(|argument| argument == word),
+            "{word}: {arguments:?}"
+        );
     }
     let text = one(&rdma, "ConfigMap", "muster-agent")["data"]["rdma.yaml"].as_str();
     let first = &documents(text.unwrap())[0]["configList"][0];
@@ -405,10 +252,12 @@ fn values_reach_what_they_are_for() {
 
     let vendors = all("other vendors");
     let agent = one(&vendors, "DaemonSet", "muster-agent");
-    let said = words(agent).into_iter();
-    let said: Vec<String> = said.filter(|word| word.starts_with("--vendor=")).collect();
+    let arguments = words(agent).into_iter();
+    let arguments: Vec<String> = arguments
+        .filter(|word| word.starts_with("--vendor="))
+        .collect();
     let wanted = ["amd", "gaudi"].map(|name| format!("--vendor=/etc/muster/vendor-{name}.yaml"));
-    assert_eq!(said, wanted);
+    assert_eq!(arguments, wanted);
     assert!(words(agent).iter().any(|word| word == "--host-root=/host"));
     let config = one(&vendors, "ConfigMap", "muster-agent");
     let text = config["data"]["vendor-amd.yaml"].as_str().unwrap();
@@ -419,7 +268,10 @@ fn values_reach_what_they_are_for() {
     assert_eq!(pod["hostPID"], true);
     assert_eq!(pod["containers"][0]["securityContext"]["privileged"], true);
     for word in ["--gpu-parts", "--over-share=end"] {
-        assert!(words(agent).iter().any(|said| said == word), "{word}");
+        assert!(
+            words(agent).iter().any(|argument| argument == word),
+            "{word}"
+        );
     }
     let evicts = |all: &[Value]| {
         let rules = one(all, "ClusterRole", "muster-agent")["rules"].to_string();
@@ -433,7 +285,10 @@ fn values_reach_what_they_are_for() {
         "--mig-manager=evict",
         "--mig-config=/etc/muster/mig-configurations.yaml",
     ] {
-        assert!(words(agent).iter().any(|said| said == word), "{word}");
+        assert!(
+            words(agent).iter().any(|argument| argument == word),
+            "{word}"
+        );
     }
     let security = &agent["spec"]["template"]["spec"]["containers"][0]["securityContext"];
     let capabilities = json!({"drop": ["ALL"], "add": ["SYS_ADMIN"]});
@@ -475,7 +330,10 @@ fn values_reach_what_they_are_for() {
     let parted = all("GPUs cut for claims");
     let agent = one(&parted, "DaemonSet", "muster-agent");
     for word in ["--devices=dra", "--mig-partitions"] {
-        assert!(words(agent).iter().any(|said| said == word), "{word}");
+        assert!(
+            words(agent).iter().any(|argument| argument == word),
+            "{word}"
+        );
     }
     let security = &agent["spec"]["template"]["spec"]["containers"][0]["securityContext"];
     assert_eq!(security["capabilities"], capabilities);
@@ -491,162 +349,4 @@ fn values_reach_what_they_are_for() {
         .iter()
         .find(|o| o["metadata"]["name"] == "muster-agent-dra");
     assert_eq!(rights, None, "no right for what it does not do");
-}
-
-#[test]
-fn a_real_api_server_takes_the_manifests_and_server_and_agent_work_as_they_say() {
-    let beta = Setup::default()
-        .gates("MutatingAdmissionPolicy=true")
-        .versions("admissionregistration.k8s.io/v1beta1=true");
-    let cluster = beta.start();
-    cluster.kubectl(&["create", "namespace", NAMESPACE]).ok();
-    let try_out = |what: &str, path: &Path| {
-        let path = path.display().to_string();
-        let ran = cluster.kubectl(&[
-            "apply",
-            "--dry-run=server",
-            "--validate=strict",
-            "-f",
-            &path,
-        ]);
-        assert_eq!(ran.code, Some(0), "{what}: {}{}", ran.out, ran.err);
-        assert!(!ran.err.contains("unknown field"), "{what}: {}", ran.err);
-    };
-    try_out("the plain manifests", &packaging());
-    let file = cluster.directory().join("rendered.yaml");
-    for (what, mut values) in variants() {
-        values.push("--include-crds".to_owned());
-        std::fs::write(&file, rendered(&borrowed(&values))).unwrap();
-        try_out(what, &file);
-    }
-
-    // The last variant stays installed.
-    let chart = packaging().join("chart").display().to_string();
-    let config = cluster.kubeconfig().display().to_string();
-    let install = [
-        "install",
-        "muster",
-        &chart,
-        "--namespace",
-        NAMESPACE,
-        "--create-namespace",
-        "--kubeconfig",
-        &config,
-    ];
-    let last = variants().pop().unwrap().1;
-    helm(&[&install[..], &borrowed(&last)].concat()).ok();
-    cluster.plain_node("box", 64, 8, &json!({}));
-    let agent = Program::start(&cluster, "DaemonSet", "muster-agent", "agent");
-    let described = || {
-        let node = cluster.get(&["node", "box"]);
-        let text = node["metadata"]["annotations"]["muster.io/inventory"].as_str()?;
-        let inventory: Value = serde_json::from_str(text).ok()?;
-        (inventory["gpus"].as_array()?.len() == 8).then_some(())
-    };
-    eventually("the node says what the description does", SOON, described);
-    let first = Program::start(&cluster, "Deployment", "muster-server", "first");
-    first.until_ready();
-    let second = Program::start(&cluster, "Deployment", "muster-server", "second");
-    second.until_ready();
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "default"},
-        "spec": {"schedulerName": "muster", "containers": [{
-            "name": "c", "image": "example.com/c:1", "resources": {"limits": {"nvidia.com/gpu": 2}},
-        }]},
-    });
-    cluster.apply(&pod.to_string());
-    let bound = || (cluster.get(&["pod", "p"])["spec"]["nodeName"] == "box").then_some(());
-    eventually("a pod is bound", SOON, bound);
-    let leading = [&first, &second].map(|server| {
-        let page = server.ask("/metrics").unwrap();
-        page.contains("\nmuster_binds_total 1\n")
-    });
-    assert_eq!(leading.iter().filter(|leads| **leads).count(), 1);
-    for program in [&agent, &first, &second] {
-        let log = program.logged();
-        assert!(!log.contains("orbidden"), "the rights are enough: {log}");
-    }
-}
-
-/// The program of a workload's only container, on this machine.
-struct Program {
-    child: Child,
-    workload: Value,
-    address: String,
-    log: PathBuf,
-}
-
-impl Program {
-    fn start(cluster: &Cluster, kind: &str, name: &str, log: &str) -> Program {
-        let at = |name: &str| cluster.directory().join(name);
-        let workload = cluster.get(&["-n", NAMESPACE, kind, name]);
-        // The mounts are directories here.
-        let mounted = at(&format!("{log}-mounted"));
-        let kubelet = at(&format!("{log}-kubelet"));
-        std::fs::create_dir_all(&mounted).unwrap();
-        std::fs::create_dir_all(kubelet.join("device-plugins")).unwrap();
-        let config = cluster.get(&["-n", NAMESPACE, "configmap", name]);
-        for (key, text) in config["data"].as_object().unwrap() {
-            std::fs::write(mounted.join(key), text.as_str().unwrap()).unwrap();
-        }
-        let address = free_address();
-        let words = words(&workload).into_iter().map(|word| {
-            word.replace("0.0.0.0:8080", &address)
-                .replace("$(NODE_NAME)", "box")
-                .replace("/etc/muster", &mounted.display().to_string())
-                .replace("/var/lib/kubelet", &kubelet.display().to_string())
-        });
-        let account = workload["spec"]["template"]["spec"]["serviceAccountName"].as_str();
-        let account = cluster.kubeconfig_of_account(NAMESPACE, account.unwrap());
-        let log = at(&format!("{log}.log"));
-        let output = File::create(&log).unwrap();
-        let child = Command::new(muster())
-            .arg("--kubeconfig")
-            .arg(account)
-            .args(words)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone().unwrap())
-            .stderr(output)
-            .spawn()
-            .unwrap();
-        Program {
-            child,
-            workload,
-            address,
-            log,
-        }
-    }
-
-    fn ask(&self, path: &str) -> Option<String> {
-        let mut stream = TcpStream::connect(&self.address).ok()?;
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: muster\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        Some(answer)
-    }
-
-    /// Waits until the manifest's probes succeed.
-    fn until_ready(&self) {
-        let container = &self.workload["spec"]["template"]["spec"]["containers"][0];
-        for probe in ["livenessProbe", "readinessProbe"] {
-            let path = container[probe]["httpGet"]["path"].as_str().unwrap();
-            eventually(path, SOON, || {
-                self.ask(path).filter(|said| said.contains(" 200 "))
-            });
-        }
-    }
-
-    fn logged(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("--- {}:\n{}", self.log.display(), self.logged());
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

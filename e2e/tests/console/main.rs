@@ -1,0 +1,97 @@
+//! Administration in the web UI, over HTTP, by page: what administrators change by forms, what members see of it, and
+//! that they may do none of it. This file asks the pages; each module tests one.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod idle_gpus;
+mod nodes;
+mod queues;
+mod saved_views;
+mod search;
+mod teams;
+
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use e2e::Platform;
+
+use serde_json::Value;
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// An answer of the web UI.
+struct Reply {
+    code: u16,
+    whole: String,
+}
+
+impl Reply {
+    /// The page that a form leads to.
+    fn location(&self) -> &str {
+        let mut lines = self.whole.lines();
+        let found = lines.find_map(|line| line.strip_prefix("location: "));
+        found.unwrap_or_default()
+    }
+
+    fn has(&self, words: &str) -> bool {
+        self.whole.contains(words)
+    }
+}
+
+fn ask(platform: &Platform, token: &str, request: &str, body: &str) -> Reply {
+    let mut stream = std::net::TcpStream::connect(&platform.listen).unwrap();
+    let text = format!(
+        "{request} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\
+         Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n{body}",
+        platform.listen,
+        body.len()
+    );
+    stream.write_all(text.as_bytes()).unwrap();
+    let mut whole = String::new();
+    stream.read_to_string(&mut whole).unwrap();
+    let code = whole.split(' ').nth(1).and_then(|code| code.parse().ok());
+    Reply {
+        code: code.unwrap_or_else(|| panic!("no answer: {whole:?}")),
+        whole,
+    }
+}
+
+/// A form that is expected to succeed; the answer is the page that it leads to.
+fn done(platform: &Platform, token: &str, path: &str, body: &str) -> String {
+    let reply = ask(platform, token, &format!("POST {path}"), body);
+    assert_eq!(reply.code, 303, "POST {path}: {}", reply.whole);
+    reply.location().to_owned()
+}
+
+/// A token of a user's that no record grants anything.
+fn user(platform: &Platform, name: &str) -> String {
+    platform
+        .cli(&["user", "create", name, "--no-namespaces"])
+        .ok();
+    token(platform, name)
+}
+
+fn token(platform: &Platform, name: &str) -> String {
+    let token = platform.cli(&["token", "create", "--user", name]).ok();
+    token.trim().to_owned()
+}
+
+/// The addresses that the search finds, by its JSON.
+fn found(platform: &Platform, token: &str, question: &str) -> Vec<String> {
+    let path = format!("/ui/find?format=json&q={question}");
+    let reply = ask(platform, token, &format!("GET {path}"), "");
+    assert_eq!(reply.code, 200, "{path}: {}", reply.whole);
+    let body = reply.whole.split_once("\r\n\r\n").unwrap().1;
+    let body = &body[body.find('{').unwrap()..=body.rfind('}').unwrap()];
+    let answer: Value = serde_json::from_str(body).unwrap();
+    let groups = answer["groups"].as_array().unwrap().iter();
+    let rows = groups.flat_map(|group| group["rows"].as_array().unwrap());
+    rows.map(|row| row["href"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn pod(platform: &Platform, namespace: &str, name: &str, more: &str) {
+    platform.apply(&format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec:\n  terminationGracePeriodSeconds: 1\n  \
+         {more}\n  containers: [{{name: main, command: [sleep, '600'], resources: {{requests: {{cpu: 100m, memory: 32Mi}}}}}}]\n"
+    ));
+}
