@@ -45,6 +45,7 @@ mod log_opener;
 mod logs;
 mod namespace;
 mod negotiate;
+mod network_policies;
 mod node_authorizer;
 mod node_restriction;
 mod object;

@@ -26,6 +26,7 @@ mod lease;
 mod limitrange;
 pub mod meta;
 mod namespace;
+mod networkpolicy;
 mod node;
 mod on_failure;
 mod persistentvolumeclaim;
@@ -51,6 +52,7 @@ mod volcanocommand;
 mod volcanojob;
 
 pub use columns::{Source, TableColumn};
+pub use networkpolicy::warnings as network_policy_warnings;
 pub use priorityclass::{HIGHEST_USER_PRIORITY, SYSTEM_CLASSES};
 
 /// A kind of resource.
@@ -121,7 +123,7 @@ pub struct ScalePaths {
 pub type SelectableField = (&'static str, fn(&Value) -> String);
 
 /// Every kind, in the order of discovery.
-static ALL: [Kind; 48] = [
+static ALL: [Kind; 49] = [
     configmap::KIND,
     endpoints::KIND,
     event::KIND,
@@ -150,6 +152,7 @@ static ALL: [Kind; 48] = [
     training::PYTORCH,
     training::TF,
     training::XGBOOST,
+    networkpolicy::KIND,
     runtimeclass::KIND,
     poddisruptionbudget::KIND,
     rbac::CLUSTER_ROLE_BINDING,
