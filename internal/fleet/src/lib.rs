@@ -21,6 +21,7 @@ mod node_places;
 mod node_requests;
 mod panics;
 mod pod_ranges;
+mod policy_events;
 mod resolve;
 mod rollout;
 mod sent_instructions;
@@ -67,6 +68,7 @@ pub use tokens::{
 
 use admissions::{Admissions, Worth};
 use index::{Index, Touched};
+use policy_events::PolicyReport;
 use session::Session;
 
 /// The node grace unless the server is configured otherwise.
@@ -157,7 +159,15 @@ impl Fleet {
             rollouts: rollout::Rollouts::new(config.rollout_file, config.node_grace),
             measurements: config.measurements,
         });
+        let dns = fleet.nodes.ranges.services.map(ServiceRange::dns);
+        fleet.index.lock().set_dns(dns);
         let mut tasks = watch::spawn(&fleet);
+        let weak = Arc::downgrade(&fleet);
+        let look = move |seen| match weak.upgrade() {
+            Some(fleet) => fleet.policy_report(seen),
+            None => PolicyReport::Stopped,
+        };
+        tasks.push(policy_events::spawn(fleet.client.clone(), look));
         tasks.extend(watch::spawn_admissions(&fleet));
         fleet.tasks.lock().extend(tasks);
         fleet
@@ -304,6 +314,16 @@ impl Fleet {
 
     fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The policies that are not enforced as they are written, if that may have changed since `seen`.
+    fn policy_report(&self, seen: Option<u64>) -> PolicyReport {
+        let index = self.index.lock();
+        let changes = index.policy_changes();
+        if !index.is_synced() || seen == Some(changes) {
+            return PolicyReport::Same;
+        }
+        PolicyReport::Changed(changes, index.policy_shortfalls())
     }
 
     /// Ends the sessions whose certificate was revoked.

@@ -6,8 +6,9 @@ use std::fmt::Debug;
 use std::sync::{Arc, Weak};
 
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::Api;
 use kube::runtime::{WatchStreamExt, watcher};
 use serde::de::DeserializeOwned;
@@ -68,6 +69,20 @@ pub fn spawn(fleet: &Arc<Fleet>) -> Vec<AbortHandle> {
         remove: |index, key, _| index.remove_slice(key),
         retain: Index::retain_slices,
     };
+    let policies = EventHandler::<NetworkPolicy> {
+        name: "the fleet's watch of NetworkPolicies",
+        listed: ListKind::Policies,
+        put: Index::put_policy,
+        remove: |index, key, _| index.remove_policy(key),
+        retain: Index::retain_policies,
+    };
+    let namespaces = EventHandler::<Namespace> {
+        name: "the fleet's watch of namespaces",
+        listed: ListKind::Namespaces,
+        put: |index, namespace| index.put_namespace(&namespace),
+        remove: |index, key, _| index.remove_namespace(key),
+        retain: Index::retain_namespaces,
+    };
     let any = watcher::Config::default();
     // Sessions do not need pods without a node.
     let bound = any.clone().fields("spec.nodeName!=");
@@ -75,7 +90,9 @@ pub fn spawn(fleet: &Arc<Fleet>) -> Vec<AbortHandle> {
         kept(fleet, Api::all(client.clone()), bound, pods),
         kept(fleet, Api::all(client.clone()), any.clone(), services),
         kept(fleet, Api::all(client.clone()), any.clone(), nodes),
-        kept(fleet, Api::all(client), any, slices),
+        kept(fleet, Api::all(client.clone()), any.clone(), slices),
+        kept(fleet, Api::all(client.clone()), any.clone(), policies),
+        kept(fleet, Api::all(client), any, namespaces),
     ]
 }
 

@@ -1,6 +1,6 @@
 //! Sends an agent its desired pods, with the data that each of them needs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::host_names::{names_of, send_changes};
 use super::token_renewal::{renew_tokens, until};
-use super::{AGAIN, Fleet, Session, node_of, pod_network, services};
+use super::{AGAIN, Fleet, Session, network_policies, node_of, pod_network, services};
 use crate::resolve::{Resolved, resolve};
 use crate::sent_instructions::Instruction;
 
@@ -35,7 +35,7 @@ pub(super) async fn drive(fleet: &Arc<Fleet>, session: &Arc<Session>) {
     let mut sent: BTreeMap<String, Sent> = BTreeMap::new();
     let mut complete = false;
     let mut resolve_at = Instant::now() + AGAIN;
-    let (mut network, mut services) = (None, None);
+    let (mut network, mut services, mut policies) = (None, None, None);
     loop {
         if !pod_network::send(fleet, session, &mut network).await
             || !services::send(fleet, session, &mut services).await
@@ -44,6 +44,17 @@ pub(super) async fn drive(fleet: &Arc<Fleet>, session: &Arc<Session>) {
         }
         let pods = fleet.index.lock().pods_of_node(&session.node);
         let tells = session.book.lock().review(&pods);
+        let assigned = tells.iter().filter_map(|tell| match tell {
+            Instruction::Assign(pod) => pod.metadata.namespace.clone(),
+            _ => None,
+        });
+        for namespace in assigned.collect::<BTreeSet<_>>() {
+            network_policies::catch_up(fleet, session, &namespace).await;
+        }
+        // After the pods were read and before they are assigned: a pod starts with its rules.
+        if !network_policies::send(fleet, session, &mut policies).await {
+            return;
+        }
         for tell in tells {
             if !carry_out(fleet, session, &mut sent, tell).await {
                 return;
