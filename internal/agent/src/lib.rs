@@ -29,6 +29,7 @@ mod log_sweeper;
 mod logs;
 mod measure;
 mod metrics;
+mod network_policies;
 mod node;
 mod node_fault;
 mod outbox;
@@ -171,6 +172,7 @@ pub async fn run_with(
         .run_loop("gpu-shares", shares.run())
         .run_loop("disk", disk.run())
         .run_loop("services", node.services.clone().program())
+        .run_loop("network-policies", node.policies.clone().keep())
         .run_loop("dns", node.services.clone().answer())
         .run_loop("metrics", metrics::serve(port, exporter))
         .run("session", |stop| async move {

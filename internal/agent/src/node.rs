@@ -27,6 +27,7 @@ use crate::fields::NodeFieldValues;
 use crate::gpu_loads::LatestLoads;
 use crate::lifecycle::StartBlock;
 use crate::logs::LogStore;
+use crate::network_policies::NodeNetworkPolicies;
 use crate::node_fault::NodeFault;
 use crate::outbox::Outbox;
 use crate::pod_network::NodePodNetworks;
@@ -78,6 +79,8 @@ pub struct AgentNode {
     pub pressure: Pressure,
     /// The networks of its pods.
     pub networks: NodePodNetworks,
+    /// The NetworkPolicies' rules for its pods.
+    pub policies: NodeNetworkPolicies,
     /// The cluster's Services.
     pub services: ClusterServices,
     /// Runs processes.

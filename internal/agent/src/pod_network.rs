@@ -75,6 +75,20 @@ impl NodePodNetworks {
         networks.attach(uid, process)
     }
 
+    /// Whether the network of a pod exists.
+    pub fn is_made(&self, uid: &str) -> bool {
+        let networks = self.networks.as_ref();
+        networks.is_some_and(|networks| networks.is_made(uid))
+    }
+
+    /// The addresses of all pods that have one, by uid.
+    pub fn addresses(&self) -> BTreeMap<String, Ipv4Addr> {
+        let networks = self.networks.as_ref();
+        networks
+            .map(|networks| networks.addresses())
+            .unwrap_or_default()
+    }
+
     /// Removes the network of a pod of which nothing runs any more.
     pub async fn detach(&self, uid: &str) {
         let uid = uid.to_owned();

@@ -213,6 +213,7 @@ fn hello(config: &AgentConfig, node: &AgentNode, pods: &Pods) -> Hello {
         max_pods: config.max_pods,
         own_pod_network: node.networks.gives(),
         cluster_services: node.networks.gives(),
+        network_policies: node.networks.gives(),
         reserved_millicpus: config.reserved.millicpus,
         reserved_memory_bytes: config.reserved.memory_bytes,
         ..Hello::default()
@@ -304,9 +305,11 @@ async fn take(
         Some(Body::RdmaAsk(ask)) => pairing::answer(node, pods, &logs.outbound, ask),
         Some(Body::PodNetwork(sent)) => {
             node.services.set_range(&sent.service_range);
+            node.policies.set_sent(sent.network_policies);
             node.networks.set(sent).await;
         }
         Some(Body::ServiceChanges(changes)) => node.services.take(changes),
+        Some(Body::NetworkPolicyChanges(changes)) => node.policies.take(changes),
         Some(Body::OpenExec(open)) => execs.open(open),
         Some(Body::OfferBinary(offer)) => binaries.offered(offer),
         Some(Body::BinaryChunk(chunk)) => binaries.part(chunk),

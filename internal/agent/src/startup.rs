@@ -24,6 +24,7 @@ use crate::engine::Engines;
 use crate::error::AgentError;
 use crate::fields::{ApiAddress, NodeFieldValues};
 use crate::logs::LogStore;
+use crate::network_policies::NodeNetworkPolicies;
 use crate::node::{AgentNode, GpuSharing};
 use crate::node_fault::NodeFault;
 use crate::outbox::Outbox;
@@ -54,6 +55,7 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
     let layout = DataLayout::open(&config.data)?;
     let networks = NodePodNetworks::open(&layout, config.pod_network)?;
     let services = ClusterServices::open(networks.gives())?;
+    let policies = NodeNetworkPolicies::open(&networks)?;
     let source = config.hardware();
     let xids = XidMonitor::listen(xid_settings(config), source.clone());
     let mut device_monitor = DeviceMonitor::new(source.clone());
@@ -139,6 +141,7 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
         disk_bytes,
         pressure: eviction::Pressure::default(),
         networks,
+        policies,
         services,
         process: engines.process,
         images: engines.images,

@@ -28,6 +28,7 @@ use crate::fields::NodeFieldValues;
 use crate::lifecycle::{
     Gates, PodLifecycle, PodPlan, ProbeVerdict, RunEnd, RunObservation, StartBlock, WorkerAction,
 };
+use crate::network_policies::NotReady;
 use crate::node::AgentNode;
 use crate::runs::Beginning;
 use crate::shares::OVER_SHARE;
@@ -365,16 +366,16 @@ impl Worker {
         let (pod, data) = (self.pod.clone(), self.assigned.volumes.clone());
         let label = self.assigned.unix_account.clone();
         let own_network = self.has_own_network();
-        let process = self.process();
+        let (process, begun) = (self.process(), self.machine.has_begun());
         let (uid, mut facts) = (self.plan.uid.clone(), self.facts.clone());
         // In the background, because the account lookup may ask a directory service.
         let made = tokio::task::spawn_blocking(move || {
             let owner =
                 (node.tenants.owner(&pod, &label)).map_err(|why| ("NoPodUser", why.to_string()))?;
             let network = own_network
-                .then(|| node.networks.attach(&uid, process))
+                .then(|| attach(&node, &uid, process, begun))
                 .transpose();
-            let network = network.map_err(|why| ("FailedCreatePodSandBox", why.to_string()))?;
+            let network = network.map_err(|why| ("FailedCreatePodSandBox", why))?;
             if let Some(network) = &network {
                 facts.pod_ip = Some(network.address.to_string());
             }
@@ -563,6 +564,7 @@ impl Worker {
             engine.release(&self.plan.uid).await;
         }
         self.node.networks.detach(&self.plan.uid).await;
+        self.node.policies.changed();
         self.remove_directory().await;
         self.node.outbox.gone(PodGone {
             namespace: self.plan.namespace.clone(),
@@ -570,4 +572,23 @@ impl Worker {
             uid: self.plan.uid.clone(),
         });
     }
+}
+
+/// The network of a pod, with the rules of NetworkPolicies in place before anything of the pod runs. A pod that an
+/// earlier agent started, and whose network exists, has its rules in the kernel already. Blocks.
+fn attach(
+    node: &AgentNode,
+    uid: &str,
+    process: Option<i32>,
+    begun: bool,
+) -> Result<PodNetwork, String> {
+    let text = |why: &dyn std::error::Error| why.to_string();
+    let kept = begun && (process.is_some() || node.networks.is_made(uid));
+    if !kept && !node.policies.has_rules_of(uid) {
+        return Err(text(&NotReady::NotSent));
+    }
+    let network = node.networks.attach(uid, process);
+    let network = network.map_err(|why| text(&why))?;
+    node.policies.put_in_place().map_err(|why| text(&why))?;
+    Ok(network)
 }

@@ -46,6 +46,7 @@ mod logs;
 mod namespace;
 mod namespace_room;
 mod negotiate;
+mod network_policies;
 mod node_authorizer;
 mod node_restriction;
 mod object;

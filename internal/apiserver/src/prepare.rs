@@ -12,6 +12,7 @@ use crate::admission;
 use crate::call::Call;
 use crate::escalation;
 use crate::fields;
+use crate::network_policies;
 use crate::node_restriction;
 use crate::object::{self, ObjectPart, carry, meta_mut, meta_text};
 use crate::pod_security;
@@ -119,6 +120,7 @@ pub(crate) fn creation(
     (kind.prepare)(&mut object, None);
     refuse_invalid(call, &object, (kind.validate)(&object, None))?;
     warnings.extend(pod_security::created(call, &mut object)?);
+    warnings.extend(network_policies::warnings(call, &object));
     escalation::check(call, &object, None)?;
     Ok((object, warnings))
 }
@@ -169,6 +171,7 @@ pub(crate) fn change(
     refuse_new_finalizers(call, live, &next)?;
     if part == ObjectPart::Main {
         warnings.extend(pod_security::changed(call, live, &next)?);
+        warnings.extend(network_policies::warnings(call, &next));
     }
     escalation::check(call, &next, Some(live))?;
     if tracking == Tracking::Update {

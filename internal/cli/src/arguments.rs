@@ -10,7 +10,7 @@ mod people;
 pub use login::{Login, Logout, WhoAmI};
 pub use people::{
     ExplainSignIn, NewTeam, NewUserArguments, OIDC_GROUPS_CLAIM, OIDC_USERNAME_CLAIM, TeamCommand,
-    TeamRole, UserCommand,
+    TeamNetwork, TeamRole, UserCommand,
 };
 
 use crate::exit::{RUN_HELP, WAIT_HELP};

@@ -8,7 +8,7 @@ use super::connection::ServerConnection;
 use super::failure;
 use super::outcome::CommandOutcome;
 use super::output::{self, Table};
-use crate::arguments::{self, TeamCommand, TeamRole};
+use crate::arguments::{self, TeamCommand, TeamNetwork, TeamRole};
 
 /// Manages teams.
 pub async fn team(connection: &ServerConnection, command: TeamCommand) -> Result<CommandOutcome> {
@@ -39,6 +39,19 @@ pub async fn team(connection: &ServerConnection, command: TeamCommand) -> Result
                 "quota of team {team} set in {}",
                 namespaces.join(", ")
             ))?;
+        }
+        TeamCommand::SetNetwork { team, network } => {
+            let isolated = network == TeamNetwork::Isolated;
+            let set = teams.set_isolation(&team, isolated).await;
+            let namespaces = set.map_err(as_error)?.join(", ");
+            output::put_line(&match isolated {
+                true => {
+                    format!("pods in {namespaces} are reached from namespaces of team {team} only")
+                }
+                false => {
+                    format!("the NetworkPolicies of team {team} were removed from {namespaces}")
+                }
+            })?;
         }
         TeamCommand::Delete { name, drain } => {
             let namespaces = teams.delete(&name, drain).await.map_err(as_error)?;
@@ -83,6 +96,7 @@ async fn create(teams: &Teams, new: arguments::NewTeam) -> Result<()> {
         },
         quota: new.quota.into_iter().collect(),
         members,
+        isolate_network: new.isolate_network,
     };
     teams.create(&new).await.map_err(as_error)?;
     output::put_line(&format!(
@@ -115,6 +129,11 @@ async fn show(teams: &Teams, team: &str) -> Result<()> {
         let amounts = amounts.map(|(name, used, most)| format!("{name} {used} of {most}"));
         let amounts: Vec<String> = amounts.collect();
         output::put_line(&format!("Quota:      {namespace}: {}", amounts.join(", ")))?;
+    }
+    let isolated = teams.isolated(team, &namespaces).await;
+    let isolated = isolated.map_err(as_error)?;
+    if !isolated.is_empty() {
+        output::put_line(&format!("Network:    isolated in {}", isolated.join(", ")))?;
     }
     output::put_line("Members:")?;
     for (user, role) in &members {

@@ -1,6 +1,7 @@
 //! The part of the cluster's state that sessions need: pods by node and by namespace, services, and
 //! the nodes' addresses. One watch of each kind updates it; the index itself reads nothing.
 
+mod policies;
 mod services;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +13,7 @@ use resources::services::addresses::ServiceRange;
 use rpc::agent::v1::{PodNetwork, PodRoute};
 
 use crate::pod_fields::{HostsPod, node_of};
+use policies::NodePolicies;
 use services::NodeServices;
 
 /// A namespaced name.
@@ -24,13 +26,14 @@ pub struct Index {
     by_node: BTreeMap<String, BTreeSet<IndexKey>>,
     services: BTreeMap<IndexKey, Arc<Service>>,
     node_services: NodeServices,
+    node_policies: NodePolicies,
     addresses: BTreeMap<String, String>,
     /// The ranges of the nodes whose pods have addresses of their own.
     ranges: BTreeMap<String, Ipv4Range>,
     /// Counts the changes in a namespace that hosts files may show.
     names_version: BTreeMap<String, u64>,
-    /// True for each of pods, services, nodes and EndpointSlices after its first list.
-    synced: [bool; 4],
+    /// True for each kind after its first list.
+    synced: [bool; 6],
 }
 
 /// The kind of a list.
@@ -44,6 +47,10 @@ pub enum ListKind {
     Nodes,
     /// The EndpointSlices.
     Slices,
+    /// The NetworkPolicies.
+    Policies,
+    /// The namespaces.
+    Namespaces,
 }
 
 /// The sessions that should check their pods again.
@@ -105,6 +112,7 @@ impl Index {
         if named && old.as_deref().map(HostsPod::of) != Some(HostsPod::of(&pod)) {
             self.touch_namespace(&key.0, &mut touched);
         }
+        touched.nodes.extend(self.see_pod(&key, Some(&pod)).nodes);
         self.pods.insert(key, Arc::new(pod));
         touched
     }
@@ -119,6 +127,7 @@ impl Index {
             return touched;
         }
         self.pods.remove(key);
+        touched.nodes.extend(self.see_pod(key, None).nodes);
         if let Some(node) = node_of(&pod) {
             self.unlink(node, key);
             touched.add(Some(node));
@@ -248,6 +257,7 @@ impl Index {
             cluster_range: cluster.to_string(),
             routes: routes.collect(),
             service_range: services.map(|range| range.to_string()).unwrap_or_default(),
+            network_policies: false,
         })
     }
 

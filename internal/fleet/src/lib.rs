@@ -29,6 +29,7 @@ mod peer_check;
 mod pending_requests;
 mod pod_fields;
 mod pod_ranges;
+mod policy_events;
 mod resolve;
 mod rollout;
 mod sent_instructions;
@@ -36,6 +37,17 @@ mod service_account_tokens;
 mod session;
 mod skew;
 mod status;
+
+/// The policies that are not enforced as they are written, if that may have changed since `seen`.
+fn policy_report(index: &LiveIndex, seen: Option<u64>) -> PolicyReport {
+    let index = index.lock();
+    let changes = index.policy_changes();
+    if !index.is_synced() || seen == Some(changes) {
+        return PolicyReport::Same;
+    }
+    PolicyReport::Changed(changes, index.policy_shortfalls())
+}
+
 #[cfg(test)]
 mod testing;
 mod tokens;
@@ -75,6 +87,7 @@ use live_index::LiveIndex;
 use logs::NodeLogs;
 use node_places::NodePlaces;
 use open_sessions::OpenSessions;
+use policy_events::PolicyReport;
 use rollout::Rollouts;
 use session::SessionServer;
 
@@ -120,7 +133,17 @@ impl Fleet {
             rollouts: rollouts.clone(),
             measurements: config.measurements,
         });
+        // Before the first watch begins.
+        index
+            .lock()
+            .set_dns(config.service_range.map(ServiceRange::dns));
         let mut watches = watch::spawn(&client, &index);
+        let weak = Arc::downgrade(&index);
+        let look = move |seen| match weak.upgrade() {
+            Some(index) => policy_report(&index, seen),
+            None => PolicyReport::Stopped,
+        };
+        watches.push(policy_events::spawn(client.clone(), look));
         watches.extend(watch::spawn_admissions(&admissions, &sessions));
         Arc::new(Fleet {
             tokens: Arc::new(JoinTokens::new(client.clone(), &config.namespace)),

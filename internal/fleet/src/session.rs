@@ -7,6 +7,7 @@ mod desired_pods;
 mod hello;
 mod host_names;
 mod inbound;
+mod network_policies;
 mod pod_network;
 mod services;
 mod token_renewal;

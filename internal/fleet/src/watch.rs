@@ -7,8 +7,9 @@ use std::sync::{Arc, Weak};
 
 use futures::StreamExt;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Client;
 use kube::api::Api;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -71,6 +72,20 @@ pub fn spawn(client: &Client, index: &Arc<LiveIndex>) -> Vec<AbortHandle> {
         remove: |index, key, _| index.remove_slice(key),
         retain: Index::retain_slices,
     };
+    let policies = EventHandler::<NetworkPolicy> {
+        name: "the fleet's watch of NetworkPolicies",
+        listed: ListKind::Policies,
+        put: Index::put_policy,
+        remove: |index, key, _| index.remove_policy(key),
+        retain: Index::retain_policies,
+    };
+    let namespaces = EventHandler::<Namespace> {
+        name: "the fleet's watch of namespaces",
+        listed: ListKind::Namespaces,
+        put: |index, namespace| index.put_namespace(&namespace),
+        remove: |index, key, _| index.remove_namespace(key),
+        retain: Index::retain_namespaces,
+    };
     let any = watcher::Config::default();
     // Sessions do not need pods without a node.
     let bound = any.clone().fields("spec.nodeName!=");
@@ -78,7 +93,9 @@ pub fn spawn(client: &Client, index: &Arc<LiveIndex>) -> Vec<AbortHandle> {
         kept(client, index, bound, pods),
         kept(client, index, any.clone(), services),
         kept(client, index, any.clone(), nodes),
-        kept(client, index, any, slices),
+        kept(client, index, any.clone(), slices),
+        kept(client, index, any.clone(), policies),
+        kept(client, index, any, namespaces),
     ]
 }
 

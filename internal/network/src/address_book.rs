@@ -78,6 +78,12 @@ impl AddressBook {
         self.pods.get(uid).copied()
     }
 
+    /// The addresses of all pods, by uid.
+    #[must_use]
+    pub fn addresses(&self) -> BTreeMap<String, Ipv4Addr> {
+        self.pods.clone()
+    }
+
     /// The uids of all pods with an address.
     #[must_use]
     pub fn pods(&self) -> BTreeSet<String> {

@@ -79,6 +79,18 @@ impl Veth<'_> {
     }
 }
 
+/// The longest comment that the kernel keeps, in bytes.
+const COMMENT_MAX: usize = 120;
+
+/// A text as a comment of an element of nftables.
+pub(crate) fn comment(text: &str) -> String {
+    let plain = |c: char| match c.is_ascii_alphanumeric() || "-./: ".contains(c) {
+        true => c,
+        false => '?',
+    };
+    text.chars().map(plain).take(COMMENT_MAX).collect()
+}
+
 /// For `nft -f`: replaces the whole table in one step.
 pub(crate) fn rules(cluster: Ipv4Range) -> String {
     format!(

@@ -9,7 +9,7 @@
 //!
 //! What the agent makes can be told from everything else on the machine: devices named `mp` and eight hexadecimal
 //! digits with an alias `muster:UID`, routes of protocol [`commands::ROUTE_PROTOCOL`], and the nftables tables
-//! [`commands::TABLE`] and [`services::TABLE`] (Services' addresses).
+//! [`commands::TABLE`], [`services::TABLE`] (Services' addresses) and [`policies::TABLE`] (NetworkPolicies).
 
 mod address_book;
 mod commands;
@@ -17,10 +17,12 @@ mod error;
 mod listing;
 mod namespace;
 mod pod_networks;
+mod policies;
 mod services;
 mod tools;
 
 pub use address_book::{AddressBook, AddressesExhausted};
 pub use error::NetworkError;
 pub use pod_networks::{PodNetwork, PodNetworks};
+pub use policies::NodePolicies;
 pub use services::NodeServices;

@@ -97,6 +97,22 @@ impl PodNetworks {
         Some(self.network(uid, address))
     }
 
+    /// The addresses of all pods that have one, by uid.
+    #[must_use]
+    pub fn addresses(&self) -> BTreeMap<String, Ipv4Addr> {
+        let book = self.book.lock();
+        book.as_ref()
+            .map(AddressBook::addresses)
+            .unwrap_or_default()
+    }
+
+    /// Whether the network of a pod exists.
+    #[must_use]
+    pub fn is_made(&self, uid: &str) -> bool {
+        let network = self.of(uid);
+        network.is_some_and(|network| namespace::exists(&network.namespace))
+    }
+
     fn network(&self, uid: &str, address: Ipv4Addr) -> PodNetwork {
         PodNetwork {
             address,
@@ -291,6 +307,7 @@ impl PodNetworks {
             self.set_routes(&BTreeMap::new())?;
             self.tools.nft(&commands::no_rules())?;
             crate::services::clear(&self.tools)?;
+            crate::policies::clear(&self.tools)?;
             durable::remove(&self.directory.join(BOOK))?;
             *self.book.lock() = None;
         }

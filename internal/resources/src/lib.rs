@@ -29,6 +29,7 @@ pub mod load;
 pub mod mapping;
 pub mod mig;
 pub mod names;
+pub mod network_policies;
 pub mod node_conditions;
 pub mod node_event;
 pub mod node_match;

@@ -89,9 +89,9 @@ mod wrap {
     use crate::agent::v1::{
         AgentMessage, Assign, BinaryAsk, BinaryChunk, BinaryVerdict, CloseLog, EventNote, Health,
         Heartbeat, Hello, Inventory, LogChunk, LogCredit, LogEnd, LogOpened, Measurements,
-        OfferBinary, OpenExec, OpenLog, PodGone, PodNetwork, PodStatus, RdmaAnswer, RdmaAsk,
-        ServerMessage, ServiceChanges, Stop, SyncComplete, Update, Welcome, agent_message,
-        server_message,
+        NetworkPolicyChanges, OfferBinary, OpenExec, OpenLog, PodGone, PodNetwork, PodStatus,
+        RdmaAnswer, RdmaAsk, ServerMessage, ServiceChanges, Stop, SyncComplete, Update, Welcome,
+        agent_message, server_message,
     };
 
     macro_rules! wraps {
@@ -107,7 +107,7 @@ mod wrap {
     wraps!(AgentMessage, agent_message: Hello, Heartbeat, PodStatus, PodGone, LogOpened, LogChunk,
         LogEnd, Inventory, Health, Measurements, RdmaAnswer, BinaryAsk, BinaryVerdict);
     wraps!(ServerMessage, server_message: Welcome, Assign, Update, Stop, SyncComplete, OpenLog,
-        CloseLog, LogCredit, RdmaAsk, OpenExec, PodNetwork, ServiceChanges, OfferBinary, BinaryChunk);
+        CloseLog, LogCredit, RdmaAsk, OpenExec, PodNetwork, ServiceChanges, NetworkPolicyChanges, OfferBinary, BinaryChunk);
 
     impl From<EventNote> for AgentMessage {
         fn from(note: EventNote) -> Self {

@@ -36,6 +36,13 @@ const QUEUES: ObjectKind = ObjectKind("scheduling.volcano.sh", "v1beta1", "Queue
 const NAMESPACES: ObjectKind = ObjectKind("", "v1", "Namespace", "namespaces", false);
 const QUOTAS: ObjectKind = ObjectKind("", "v1", "ResourceQuota", "resourcequotas", true);
 const BINDINGS: ObjectKind = ObjectKind(RBAC, "v1", "RoleBinding", "rolebindings", true);
+const POLICIES: ObjectKind = ObjectKind(
+    "networking.k8s.io",
+    "v1",
+    "NetworkPolicy",
+    "networkpolicies",
+    true,
+);
 const PODS: ObjectKind = ObjectKind("", "v1", "Pod", "pods", true);
 
 /// The kinds beside training jobs that a drain deletes, owners first.
@@ -188,7 +195,7 @@ impl Teams {
     }
 
     async fn apply(&self, object: &Value) -> Outcome<()> {
-        let kinds = [QUEUES, NAMESPACES, QUOTAS, BINDINGS];
+        let kinds = [QUEUES, NAMESPACES, QUOTAS, BINDINGS, POLICIES];
         let mut kinds = kinds.into_iter().filter(|kind| object["kind"] == kind.2);
         let Some(kind) = kinds.next() else {
             return Ok(());
@@ -304,6 +311,33 @@ impl Teams {
         Ok(namespaces)
     }
 
+    /// Isolates the network of the team's namespaces, which are the answer, or opens it again.
+    pub async fn set_isolation(&self, team: &str, isolated: bool) -> Outcome<Vec<String>> {
+        let namespaces = self.namespaces(team).await?;
+        for namespace in &namespaces {
+            match isolated {
+                true => self.apply(&objects::isolation(team, namespace)).await?,
+                false => self.delete_labelled(POLICIES, namespace, team).await?,
+            }
+        }
+        Ok(namespaces)
+    }
+
+    /// Which of these namespaces of the team have its policy.
+    pub async fn isolated(&self, team: &str, namespaces: &[String]) -> Outcome<Vec<String>> {
+        let mut all = Vec::new();
+        for namespace in namespaces {
+            let found = self.labelled(POLICIES, namespace, Some(team)).await?;
+            if found
+                .iter()
+                .any(|policy| name_of(policy) == objects::ISOLATION)
+            {
+                all.push(namespace.clone());
+            }
+        }
+        Ok(all)
+    }
+
     /// Adds a user to a team, or gives a member another role.
     pub async fn add_member(&self, team: &str, user: &str, role: TeamRole) -> Outcome<()> {
         let namespaces = self.namespaces(team).await?;
@@ -373,6 +407,7 @@ impl Teams {
         }
         for namespace in &namespaces {
             self.delete_labelled(QUOTAS, namespace, team).await?;
+            self.delete_labelled(POLICIES, namespace, team).await?;
             let patch = json!({"metadata": {"labels": {TEAM: null, QUEUE_NAME: null}}});
             self.api(NAMESPACES, "")
                 .patch(namespace, &PatchParams::default(), &Patch::Merge(patch))

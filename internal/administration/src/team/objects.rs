@@ -15,6 +15,9 @@ pub const NAMESPACES_MAX: usize = 20;
 /// The most members of a team.
 pub const MEMBERS_MAX: usize = 500;
 
+/// The name of the NetworkPolicy in each namespace of a team whose network is isolated.
+pub const ISOLATION: &str = "muster-team";
+
 const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// A role in a team.
@@ -74,6 +77,8 @@ pub struct NewTeam {
     pub quota: Amounts,
     /// Its members.
     pub members: Members,
+    /// Whether its pods are reached from its own namespaces only.
+    pub isolate_network: bool,
 }
 
 impl NewTeam {
@@ -93,6 +98,9 @@ impl NewTeam {
         all.extend(namespaces.iter().map(|name| namespace(team, name)));
         if !self.quota.is_empty() {
             all.extend(namespaces.iter().map(|name| quota(team, name, &self.quota)));
+        }
+        if self.isolate_network {
+            all.extend(namespaces.iter().map(|name| isolation(team, name)));
         }
         let bindings = namespaces
             .iter()
@@ -192,6 +200,20 @@ pub fn quota(team: &str, namespace: &str, amounts: &Amounts) -> Value {
         "apiVersion": "v1", "kind": "ResourceQuota",
         "metadata": {"name": QUOTA, "namespace": namespace, "labels": {TEAM: team}},
         "spec": {"hard": hard},
+    })
+}
+
+/// The policy by which the pods of one namespace are reached from the team's namespaces only. Nodes reach their pods
+/// whatever the policies, and with them the server's proxies, exec and probes.
+pub fn isolation(team: &str, namespace: &str) -> Value {
+    json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": ISOLATION, "namespace": namespace, "labels": {TEAM: team}},
+        "spec": {
+            "podSelector": {},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"namespaceSelector": {"matchLabels": {TEAM: team}}}]}],
+        },
     })
 }
 
@@ -355,6 +377,14 @@ mod tests {
             ..team
         };
         assert_eq!(several.manifests().len(), 1 + 2 + 6);
+        let isolated = NewTeam {
+            isolate_network: true,
+            ..several
+        };
+        let manifests = isolated.manifests();
+        assert_eq!(manifests.len(), 1 + 2 + 2 + 6);
+        let from = &manifests[3]["spec"]["ingress"][0]["from"][0];
+        assert_eq!(from["namespaceSelector"]["matchLabels"][TEAM], "vision");
     }
 
     #[test]

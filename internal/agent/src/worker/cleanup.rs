@@ -84,6 +84,7 @@ impl Worker {
         }
         // The pod's status keeps the address, which another pod may get from now on.
         self.node.networks.detach(&self.plan.uid).await;
+        self.node.policies.changed();
         self.network = None;
         let failed = in_background(self.dir.clone(), PodDir::clear).await;
         let first = self.cleanup.tried(failed.is_none(), Instant::now());

@@ -16,6 +16,7 @@ ROOTS = {
     "batch.v1": "Job CronJob",
     "coordination.v1": "Lease",
     "discovery.v1": "EndpointSlice",
+    "networking.v1": "NetworkPolicy",
     "scheduling.v1": "PriorityClass",
     "node.v1": "RuntimeClass",
     "policy.v1": "Eviction PodDisruptionBudget",

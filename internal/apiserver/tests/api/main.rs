@@ -17,6 +17,7 @@ mod eviction;
 mod listing;
 mod logs;
 mod matrix;
+mod network_policies;
 mod nodes;
 mod patching;
 mod pod_security;

@@ -41,7 +41,7 @@ const ADMIN: Least = Least::Role(UserRole::Admin);
 /// (`plural.group/subresource`).
 type Row = (&'static str, Least, Least, Least);
 
-const ROWS: [Row; 105] = [
+const ROWS: [Row; 106] = [
     ("bindings", ADMIN, ADMIN, ADMIN),
     ("configmaps", VIEWER, MEMBER, MEMBER),
     ("endpoints", VIEWER, LEAD, LEAD),
@@ -174,6 +174,7 @@ const ROWS: [Row; 105] = [
     ("tfjobs.kubeflow.org/status", VIEWER, ADMIN, ADMIN),
     ("xgboostjobs.kubeflow.org", VIEWER, MEMBER, MEMBER),
     ("xgboostjobs.kubeflow.org/status", VIEWER, ADMIN, ADMIN),
+    ("networkpolicies.networking.k8s.io", VIEWER, MEMBER, MEMBER),
     ("runtimeclasses.node.k8s.io", USER, ADMIN, ADMIN),
     ("poddisruptionbudgets.policy", VIEWER, LEAD, LEAD),
     ("poddisruptionbudgets.policy/status", VIEWER, ADMIN, ADMIN),

@@ -221,6 +221,18 @@ pub struct NewTeam {
     /// Users that read what is in the team's namespaces, separated by commas
     #[arg(long, value_delimiter = ',', value_name = "USERS")]
     pub viewers: Vec<String>,
+    /// Let the team's pods be reached from the team's own namespaces only (a NetworkPolicy in each of them)
+    #[arg(long)]
+    pub isolate_network: bool,
+}
+
+/// Networks of a team.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TeamNetwork {
+    /// The team's pods are reached from the team's own namespaces only
+    Isolated,
+    /// The team's pods are reached from everywhere, if no other policy says otherwise
+    Open,
 }
 
 /// Commands of `muster team`.
@@ -260,6 +272,14 @@ pub enum TeamCommand {
         /// Amounts, such as nvidia.com/gpu=8 pods=100
         #[arg(required = true, value_name = "NAME=AMOUNT", value_parser = name_and_value)]
         amounts: Vec<(String, String)>,
+    },
+    /// Isolate the network of a team's namespaces, or open it again
+    SetNetwork {
+        /// Name of the team
+        team: String,
+        /// Network of the team's namespaces
+        #[arg(value_enum)]
+        network: TeamNetwork,
     },
     /// Delete a team: its queue, quota and role bindings. Its namespaces stay. Refused while work runs in them
     Delete {

@@ -25,6 +25,8 @@ pub struct NodeDescription {
     pub own_pod_network: bool,
     /// Whether its agent leads Services' addresses to pods, and answers these pods' questions for names.
     pub cluster_services: bool,
+    /// Whether its agent enforces NetworkPolicies for such pods.
+    pub network_policies: bool,
     /// What pods may not use: thousandths of a CPU, and bytes of memory.
     pub(super) reserved: (u64, u64),
 }
@@ -89,6 +91,7 @@ impl NodeDescription {
             max_pods: hello.max_pods,
             own_pod_network: hello.own_pod_network,
             cluster_services: hello.own_pod_network && hello.cluster_services,
+            network_policies: hello.own_pod_network && hello.network_policies,
             reserved: (hello.reserved_millicpus, hello.reserved_memory_bytes),
         }
     }

@@ -1,6 +1,6 @@
 //! Sends an agent its desired pods, with the data that each of them needs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::host_names::{names_of, send_changes};
 use super::token_renewal::{renew_tokens, until};
-use super::{AGAIN, Session, SessionServer, node_of, pod_network, services};
+use super::{AGAIN, Session, SessionServer, network_policies, node_of, pod_network, services};
 use crate::resolve::{Resolved, resolve};
 use crate::sent_instructions::Instruction;
 
@@ -35,7 +35,7 @@ pub(super) async fn drive(server: &Arc<SessionServer>, session: &Arc<Session>) {
     let mut sent: BTreeMap<String, Sent> = BTreeMap::new();
     let mut complete = false;
     let mut resolve_at = Instant::now() + AGAIN;
-    let (mut network, mut services) = (None, None);
+    let (mut network, mut services, mut policies) = (None, None, None);
     loop {
         if !pod_network::send(server, session, &mut network).await
             || !services::send(server, session, &mut services).await
@@ -44,6 +44,19 @@ pub(super) async fn drive(server: &Arc<SessionServer>, session: &Arc<Session>) {
         }
         let pods = server.index.lock().pods_of_node(&session.node);
         let instructions = session.instructions.lock().review(&pods);
+        let assigned = instructions
+            .iter()
+            .filter_map(|instruction| match instruction {
+                Instruction::Assign(pod) => pod.metadata.namespace.clone(),
+                _ => None,
+            });
+        for namespace in assigned.collect::<BTreeSet<_>>() {
+            network_policies::catch_up(server, session, &namespace).await;
+        }
+        // After the pods were read and before they are assigned: a pod starts with its rules.
+        if !network_policies::send(server, session, &mut policies).await {
+            return;
+        }
         for instruction in instructions {
             if !carry_out(server, session, &mut sent, instruction).await {
                 return;

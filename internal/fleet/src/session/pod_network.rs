@@ -18,6 +18,10 @@ pub(super) async fn send(
     let ranges = &server.nodes.ranges;
     let (cluster, services) = (ranges.cluster, ranges.services);
     let now = (server.index.lock()).pod_network(&session.node, cluster, services);
+    let now = now.map(|network| PodNetwork {
+        network_policies: session.description.network_policies,
+        ..network
+    });
     let Some(network) = now.filter(|network| sent.as_ref() != Some(network)) else {
         return true;
     };

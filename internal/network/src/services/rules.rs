@@ -7,13 +7,12 @@ use resources::pod_ranges::Ipv4Range;
 use resources::services::{ClusterService, ServicePort};
 
 use super::TABLE;
+use crate::commands::comment;
 
 /// The bit of a packet's mark that asks for the node's address as its source.
 const MASQUERADE: &str = "0x00800000";
 /// The most clients of a Service with session affinity that a node remembers for each endpoint.
 const SESSIONS_MAX: u32 = 65_536;
-/// The longest comment that the kernel keeps, in bytes.
-const COMMENT_MAX: usize = 120;
 
 /// A map or set with one element for each port of a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -168,12 +167,7 @@ impl PortRules<'_> {
         let ClusterService {
             namespace, name, ..
         } = self.service;
-        let comment = format!("{namespace}/{name}:{}", self.port.name);
-        let plain = |c: char| match c.is_ascii_alphanumeric() || "-./:".contains(c) {
-            true => c,
-            false => '?',
-        };
-        let comment: String = comment.chars().map(plain).take(COMMENT_MAX).collect();
+        let comment = comment(&format!("{namespace}/{name}:{}", self.port.name));
         Element { comment, chain }
     }
 

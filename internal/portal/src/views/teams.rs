@@ -245,6 +245,7 @@ fn asked(form: &NewTeamForm) -> Result<NewTeam, Problem> {
         },
         quota: quota(&form.gpus, &form.quota)?,
         members,
+        isolate_network: false,
     })
 }
 

@@ -36,7 +36,7 @@ const RESERVED: [(&str, &str); 4] = [
 /// The API group of what nodes and pods use.
 const MEASURED: &str = "metrics.k8s.io";
 /// The kinds that a member creates and changes.
-const MEMBERS_OWN: [(&str, &str); 31] = [
+const MEMBERS_OWN: [(&str, &str); 32] = [
     ("", "pods"),
     ("", "configmaps"),
     ("", "secrets"),
@@ -61,6 +61,7 @@ const MEMBERS_OWN: [(&str, &str); 31] = [
     ("kubeflow.org", "tfjobs"),
     ("kubeflow.org", "xgboostjobs"),
     ("leaderworkerset.x-k8s.io", "leaderworkersets"),
+    ("networking.k8s.io", "networkpolicies"),
     ("ray.io", "rayclusters"),
     ("ray.io", "rayjobs"),
     ("ray.io", "rayservices"),

@@ -27,6 +27,7 @@ mod lease;
 mod limitrange;
 pub mod meta;
 mod namespace;
+mod networkpolicy;
 mod node;
 mod on_failure;
 mod persistentvolumeclaim;
@@ -52,6 +53,7 @@ mod volcanocommand;
 mod volcanojob;
 
 pub use columns::{Source, TableColumn};
+pub use networkpolicy::warnings as network_policy_warnings;
 pub use priorityclass::{HIGHEST_USER_PRIORITY, SYSTEM_CLASSES};
 
 /// A kind of resource.
@@ -122,7 +124,7 @@ pub struct ScalePaths {
 pub type SelectableField = (&'static str, fn(&Value) -> String);
 
 /// Every kind, in the order of discovery.
-static ALL: [Kind; 49] = [
+static ALL: [Kind; 50] = [
     configmap::KIND,
     endpoints::KIND,
     event::KIND,
@@ -151,6 +153,7 @@ static ALL: [Kind; 49] = [
     training::PYTORCH,
     training::TF,
     training::XGBOOST,
+    networkpolicy::KIND,
     runtimeclass::KIND,
     poddisruptionbudget::KIND,
     rbac::CLUSTER_ROLE_BINDING,

@@ -144,7 +144,7 @@ impl fmt::Display for Requirement {
 }
 
 /// Requirements that must all hold; an empty selector matches everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LabelSelector {
     requirements: Vec<Requirement>,
 }

@@ -26,7 +26,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    fn of(text: Option<&str>) -> Option<Protocol> {
+    pub(crate) fn of(text: Option<&str>) -> Option<Protocol> {
         match text {
             None | Some("" | "TCP") => Some(Protocol::Tcp),
             Some("UDP") => Some(Protocol::Udp),

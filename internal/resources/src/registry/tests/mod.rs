@@ -2,6 +2,7 @@
 //! directory.
 
 mod jobs;
+mod network_policies;
 mod rbac;
 mod small_kinds;
 
