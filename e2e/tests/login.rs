@@ -313,7 +313,7 @@ fn a_user_signs_in_from_a_laptop_works_and_signs_out() {
     assert_ne!(laptop.run(&["get", "pods"]).code, Some(0));
     assert_eq!(laptop.run(&["logout"]).code, Some(3));
     // A copy of the token is of no use.
-    std::fs::write(laptop.kubeconfig(), kept).unwrap();
+    std::fs::write(laptop.kubeconfig(), &kept).unwrap();
     assert_eq!(laptop.run(&["get", "pods"]).code, Some(4));
     laptop.run(&["logout"]).ok();
     // The server's own kubeconfig is left alone.

@@ -1,6 +1,6 @@
 //! A page's own host: what the pod and Muster see of each other.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 
 use e2e::{Platform, eventually};

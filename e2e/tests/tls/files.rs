@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use e2e::{Platform, eventually, muster, part, python, require_root, run};
+use e2e::{Platform, eventually, muster, python, require_root, run};
 
+use super::pebble::Pebble;
 use super::{Keys, NAME, SOON, by_name, free_port, hang_up, kubectl, presented, token};
 
 const POD: &str = r#"apiVersion: v1

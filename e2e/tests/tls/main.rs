@@ -4,6 +4,7 @@
 
 mod acme;
 mod files;
+mod pebble;
 
 use std::net::TcpListener;
 

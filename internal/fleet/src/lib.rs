@@ -61,6 +61,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, DeleteParams};
 use parking_lot::Mutex;
+use resources::services::addresses::ServiceRange;
 use resources::upgrade::{AgentStatus, Rollout};
 use rpc::PeerIdentity;
 use rpc::agent::v1::OpenExec;
