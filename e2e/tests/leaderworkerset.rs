@@ -12,15 +12,19 @@ const SOON: Duration = Duration::from_secs(120);
 const MEETS: &str = "until getent hosts $LWS_LEADER_ADDRESS; do sleep 0.1; done; \
                      echo $LWS_WORKER_INDEX of $LWS_GROUP_SIZE in round $ROUND; trap 'exit 143' TERM; sleep 1000 & wait";
 
-fn set(round: &str) -> String {
+/// The set; without a number of groups, it keeps the one that kubectl gave it.
+fn set(round: &str, replicas: Option<u32>) -> String {
     let container = json!({"name": "c", "command": ["/bin/sh", "-c", MEETS],
         "env": [{"name": "ROUND", "value": round}],
         "resources": {"requests": {"cpu": "20m", "memory": "16Mi"}}});
-    json!({"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet",
+    let mut set = json!({"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet",
         "metadata": {"name": "model", "namespace": "default"},
-        "spec": {"replicas": 2, "leaderWorkerTemplate": {"size": 2,
-            "workerTemplate": {"spec": {"terminationGracePeriodSeconds": 2, "containers": [container]}}}}})
-    .to_string()
+        "spec": {"leaderWorkerTemplate": {"size": 2,
+            "workerTemplate": {"spec": {"terminationGracePeriodSeconds": 2, "containers": [container]}}}}});
+    if let Some(replicas) = replicas {
+        set["spec"]["replicas"] = replicas.into();
+    }
+    set.to_string()
 }
 
 fn uid(platform: &Platform, pod: &str) -> Value {
@@ -49,7 +53,7 @@ fn log_has(platform: &Platform, pod: &str, words: &str) {
 #[test]
 fn groups_of_a_leader_and_workers_start_fail_scale_and_roll_out_together() {
     let platform = Platform::up(&[]);
-    platform.apply(&set("one"));
+    platform.apply(&set("one", Some(2)));
     available(&platform, 2);
     log_has(&platform, "model-1-1", "1 of 2 in round one");
     let listed = platform.kubectl(&["get", "lws"]).ok();
@@ -77,11 +81,11 @@ fn groups_of_a_leader_and_workers_start_fail_scale_and_roll_out_together() {
     let scale = ["scale", "lws/model", "--replicas=3"];
     platform.kubectl(&scale).ok();
     available(&platform, 3);
-    platform.apply(&set("two"));
-    available(&platform, 2);
+    platform.apply(&set("two", None));
+    available(&platform, 3);
     log_has(&platform, "model-0", "0 of 2 in round two");
     let pods = platform.kubectl(&["get", "pods", "-o", "name"]).ok();
-    assert_eq!(pods.lines().count(), 4, "{pods}");
+    assert_eq!(pods.lines().count(), 6, "{pods}");
 
     platform.kubectl(&["delete", "lws", "model"]).ok();
     eventually("what it made is gone", SOON, || {

@@ -259,7 +259,7 @@ fn a_training_program_reports_its_progress_by_a_token_that_does_nothing_else() {
         }),
     ));
     eventually("the program has reported", SOON, || {
-        let log = platform.cli(&["logs", "trainjob/reports"]).ok();
+        let log = platform.cli(&["logs", "trainjob/reports"]).out;
         assert!(!log.contains("Error"), "{log}");
         log.contains("reported").then_some(())
     });

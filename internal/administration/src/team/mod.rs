@@ -484,7 +484,7 @@ mod tests {
     use super::*;
 
     /// The kinds in namespaces of which no pod is made.
-    const NO_WORK: [&str; 19] = [
+    const NO_WORK: [&str; 20] = [
         "commands",
         "configmaps",
         "controllerrevisions",
@@ -493,6 +493,7 @@ mod tests {
         "events",
         "leases",
         "limitranges",
+        "networkpolicies",
         "persistentvolumeclaims",
         "poddisruptionbudgets",
         "podgroups",

@@ -613,7 +613,7 @@ async fn a_node_answers_for_its_end_of_a_pair_and_runs_no_test_beside_pods_with_
     );
     let odd = ask(json!("explode")).await.unwrap_err().to_string();
     assert!(
-        odd.contains("bring agents and server to one version"),
+        odd.contains("run one version of muster on server and agents"),
         "{odd}"
     );
 

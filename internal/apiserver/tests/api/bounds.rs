@@ -32,7 +32,7 @@ async fn patched(api: &Api, patch: &Value) -> (u16, Value) {
 #[tokio::test]
 async fn a_namespace_has_only_so_many_bytes_and_deletions_make_room() {
     let config = ApiConfig {
-        namespace_bytes: 20_000,
+        namespace_bytes: 25_000,
         ..ApiConfig::default()
     };
     let api = Api::with(Options::default(), config);

@@ -17,6 +17,8 @@ pub(super) struct NodePolicies {
     /// Of each policy its uid and the version that the state has.
     versions: BTreeMap<IndexKey, (String, String)>,
     namespaces: BTreeMap<IndexKey, ()>,
+    /// The pods that run in their node's network without asking for it.
+    sharing: BTreeSet<IndexKey>,
     /// Counts the changes that a report on policies may show.
     changes: u64,
 }
@@ -112,11 +114,17 @@ impl Index {
     /// Takes in what policies need to know of a pod.
     pub(super) fn see_pod(&mut self, key: &IndexKey, pod: Option<&Pod>) -> Touched {
         let all = &mut self.node_policies;
+        let pod = pod.map(PolicyPod::of);
+        let shares = pod.as_ref().is_some_and(|pod| pod.shares_network);
+        let shared = match shares {
+            true => !all.sharing.insert(key.clone()),
+            false => all.sharing.remove(key),
+        };
         let nodes = match pod {
-            Some(pod) => all.state.put_pod(key, PolicyPod::of(pod)),
+            Some(pod) => all.state.put_pod(key, pod),
             None => all.state.remove_pod(key),
         };
-        if !nodes.is_empty() && !all.versions.is_empty() {
+        if (shares != shared || !nodes.is_empty()) && !all.versions.is_empty() {
             all.changes += 1;
         }
         Touched { nodes }

@@ -48,6 +48,12 @@ impl NodePolicies {
         if programmed.as_ref() == Some(&wanted) {
             return Ok(());
         }
+        if wanted == nothing {
+            *programmed = None;
+            self.tools.nft(&rules::no_table())?;
+            *programmed = Some(wanted);
+            return Ok(());
+        }
         if let Some(before) = programmed.take().filter(|before| *before != nothing) {
             let text = script(&before, &wanted);
             if self.tools.nft(&text).is_ok() {
@@ -58,10 +64,7 @@ impl NodePolicies {
                 "the rules of NetworkPolicies are not what the agent wrote; it writes all of them again"
             );
         }
-        let text = match wanted == nothing {
-            true => rules::no_table(),
-            false => format!("{}{}", rules::empty_table(), script(&nothing, &wanted)),
-        };
+        let text = format!("{}{}", rules::empty_table(), script(&nothing, &wanted));
         self.tools.nft(&text)?;
         *programmed = Some(wanted);
         Ok(())
