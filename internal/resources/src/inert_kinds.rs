@@ -221,6 +221,7 @@ mod tests {
             "clustertrainingruntimes.trainer.kubeflow.org",
             "jobs.batch.volcano.sh",
             "jobsets.jobset.x-k8s.io",
+            "leaderworkersets.leaderworkerset.x-k8s.io",
             "rayclusters.ray.io",
             "rayjobs.ray.io",
             "rayservices.ray.io",

@@ -302,7 +302,7 @@ fn work_that_runs_goes_on_when_its_queue_excludes_its_namespace() {
     gang_in(&mut s, "runs", 1, 2, "q", 200);
     gang_in(&mut s, "waits", 1, 1, "q", 100);
     let plan = s.plan(now());
-    assert_eq!(gpus_of(&plan, "runs"), 2);
+    assert_eq!(gpus_of(&plan, "runs"), 1);
     run(&mut s, &plan, 2, now());
     s.apply(queue_of_team("q", "a"));
     let plan = s.plan(now());

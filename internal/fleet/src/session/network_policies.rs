@@ -230,10 +230,10 @@ mod tests {
         let group = r#"{"id":7,"new":false,"added":["10.244.0.3"],"removed":["10.244.0.1"]}"#;
         let expected = format!("false true pods 1 -u0 lists 0 groups {group}");
         assert_eq!(shown(messages(Some(&first), &next)), [expected]);
-        let many = messages(None, &view(0..20_000, 0..16_384));
+        let many = messages(None, &view(0..30_000, 0..16_384));
         let ends: Vec<_> = many.iter().map(|one| (one.begins, one.complete)).collect();
         assert_eq!(ends, [(true, false), (false, false), (false, true)]);
         let sent: usize = many.iter().map(|one| one.pods_json.len()).sum();
-        assert_eq!(sent, 20_000);
+        assert_eq!(sent, 30_000);
     }
 }

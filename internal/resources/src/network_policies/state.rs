@@ -270,7 +270,13 @@ impl PolicyState {
     /// Works out which lists a pod has; its node if that changed.
     fn refresh_pod(&mut self, key: &Key) -> Option<String> {
         let pod = self.pods.get(key)?;
-        let node = pod.node.clone().filter(|_| pod.selectable)?;
+        let node = pod.node.clone()?;
+        if !pod.selectable {
+            // It ended, or it is on the node's network: what it had is released.
+            let rules = self.rules.remove(key)?;
+            self.release(&rules, &node);
+            return Some(node);
+        }
         let (mut ingress, mut egress) = (None, None);
         let policies = of_namespace(&self.policies, &key.0).enumerate();
         for (rank, (_, (version, policy))) in policies {

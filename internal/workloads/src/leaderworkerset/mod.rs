@@ -80,6 +80,7 @@ pub fn reconcile(
             .filter_map(|group| Some((group.metadata.name.as_deref()?, *group)))
             .collect(),
         gangs: BTreeSet::new(),
+        ended: BTreeSet::new(),
         now,
     };
     decision.serve();
@@ -107,6 +108,8 @@ struct Decision<'a> {
     pod_groups: BTreeMap<&'a str, &'a PodGroup>,
     /// The names of the PodGroups that are needed.
     gangs: BTreeSet<String>,
+    /// The groups that this decision ends: none of their pods is created with it.
+    ended: BTreeSet<u32>,
     now: Timestamp,
 }
 
@@ -158,6 +161,7 @@ impl<'a> Decision<'a> {
             if group.index >= self.wanted || outdated.contains(&group.index) {
                 self.delete_all(group);
             } else if let Some(broken) = group.broken(self.plan) {
+                self.ended.insert(group.index);
                 self.recreate(group, broken);
             } else {
                 let ended = group.pods().filter(|pod| pod_facts::is_over(pod));
@@ -173,6 +177,7 @@ impl<'a> Decision<'a> {
     }
 
     fn delete_all(&mut self, group: &Group<'a>) {
+        self.ended.insert(group.index);
         let there = group.pods().filter(|pod| !pod_facts::is_leaving(pod));
         self.outcome.actions.extend(there.map(delete_pod));
     }
@@ -214,7 +219,7 @@ impl<'a> Decision<'a> {
         let mut created = 0_u32;
         for index in 0..self.wanted {
             let group = self.groups.get(index);
-            if group.is_some_and(Group::is_ending) {
+            if self.ended.contains(&index) || group.is_some_and(Group::is_ending) {
                 continue;
             }
             let template = rollout::template(self.plan, self.groups, self.revisions, index);

@@ -459,7 +459,7 @@ fn a_set_of_a_million_groups_creates_what_may_wait() {
 fn pods_and_objects_of_others_are_left_alone() {
     let mut world = World::new(json!({"replicas": 1, "leaderWorkerTemplate": {"size": 1}}));
     let foreign: Pod = serde_json::from_value(
-        json!({"metadata": {"name": "vllm-7", "namespace": "team", "uid": "x"}}),
+        json!({"metadata": {"name": "vllm-7", "namespace": "team", "uid": "x"}, "spec": {"containers": []}}),
     )
     .unwrap();
     world.pods.insert("vllm-7".to_owned(), foreign);
@@ -472,6 +472,20 @@ fn pods_and_objects_of_others_are_left_alone() {
     world.pods.insert("vllm-0-5".to_owned(), stray);
     world.settle();
     assert_eq!(world.names(), ["vllm-0", "vllm-7"]);
+}
+
+/// Shrunk from the property below: the rest of the group was deleted and its leader created again in turn, for ever.
+#[test]
+fn a_group_that_lost_a_pod_gets_the_new_template_whole() {
+    let mut world = World::new(json!({}));
+    world.step();
+    let now = at(world.now);
+    let leader = world.pods.get_mut("vllm-0").unwrap();
+    leader.metadata.deletion_timestamp = Some(Time(now));
+    world.image("0");
+    world.settle();
+    assert!(world.images().iter().all(|image| image == "0"));
+    assert!(world.holds("Available"));
 }
 
 #[derive(Clone, Debug)]

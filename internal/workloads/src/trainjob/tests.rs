@@ -39,7 +39,16 @@ fn built(policy: Value, spec: Value) -> JobSet {
     Builder::new(&job, &runtime).unwrap().build(PORT)
 }
 
+/// The variables of the trainer's first container, without those by which it reports progress.
 fn env(job_set: &JobSet) -> Vec<(String, String)> {
+    let mut all = all_env(job_set);
+    all.retain(|(name, _)| !name.starts_with(REPORT_PREFIX));
+    all
+}
+
+const REPORT_PREFIX: &str = "KUBEFLOW_TRAINER_SERVER_";
+
+fn all_env(job_set: &JobSet) -> Vec<(String, String)> {
     let spec = job_set.spec.replicated_jobs[0]
         .template
         .spec
@@ -103,6 +112,10 @@ fn each_framework_gets_its_variables() {
     ] {
         let set = built(policy, json!({"trainer": trainer}));
         assert_eq!(env(&set)[1..], torch(processes), "{trainer}");
+        let reports = all_env(&set)
+            .into_iter()
+            .filter_map(|(name, _)| Some(name.strip_prefix(REPORT_PREFIX)?.to_owned()));
+        assert_eq!(reports.collect::<Vec<_>>(), ["URL", "CA_CERT", "TOKEN"]);
         let spec = set.spec.replicated_jobs[0].template.spec.as_ref().unwrap();
         assert_eq!((spec.parallelism, spec.completions), (Some(2), Some(2)));
     }

@@ -226,7 +226,8 @@ mod tests {
         };
         // A standard is a namespace's: pods made from a template of no namespace are checked in theirs.
         for kind in registry::all().iter().filter(|kind| kind.namespaced) {
-            let checks_templates = text(kind).contains("template.spec");
+            // "template.spec", or "workerTemplate.spec" of a LeaderWorkerSet.
+            let checks_templates = text(kind).contains("emplate.spec");
             assert_eq!(known(kind), checks_templates, "{kind:?}");
         }
     }
