@@ -88,7 +88,7 @@ pub(crate) fn validate(status: &Value, errors: &mut Vec<FieldError>) {
     whole("estimatedRemainingSeconds", i64::from(i32::MAX), errors);
     metrics(fields.get("metrics"), &path, errors);
     let time = fields.get("lastUpdatedTime").and_then(Value::as_str);
-    if !time.is_some_and(|text| text.parse::<jiff::Timestamp>().is_ok()) {
+    if time.is_none_or(|text| text.parse::<jiff::Timestamp>().is_err()) {
         let given = fields.get("lastUpdatedTime").cloned().unwrap_or_default();
         errors.push(FieldError::invalid(
             path.child("lastUpdatedTime").to_string(),

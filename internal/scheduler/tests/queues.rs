@@ -262,7 +262,9 @@ fn a_gang_that_changes_its_queue_takes_its_account_along() {
 
 fn namespace(name: &str, team: &str) -> Event {
     let object = json!({"metadata": {"name": name, "labels": {"team": team}}});
-    Event::NamespaceChanged(Box::new(serde_json::from_value(object).unwrap()))
+    Event::NamespaceChanged(Box::new(
+        serde_json::from_value(object).expect("a namespace"),
+    ))
 }
 
 fn queue_of_team(name: &str, team: &str) -> Event {

@@ -38,7 +38,7 @@ fn entry<'a>(document: &'a Value, list: &str, name: &str) -> Option<&'a Value> {
     all.iter().find(|one| one["name"] == name)
 }
 
-fn current<'a>(document: &'a Value) -> Option<&'a Value> {
+fn current(document: &Value) -> Option<&Value> {
     let name = document["current-context"].as_str()?;
     Some(&entry(document, "contexts", name)?["context"])
 }

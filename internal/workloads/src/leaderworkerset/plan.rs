@@ -158,7 +158,7 @@ impl<'a> GroupPlan<'a> {
             return (!excluded).then_some(0);
         }
         // The leader is one pod more than the subgroups have.
-        let extra = (self.size - 1) % size == 0 && self.size % size != 0;
+        let extra = (self.size - 1).is_multiple_of(size) && !self.size.is_multiple_of(size);
         Some(if excluded || extra {
             (worker - 1) / size
         } else {
