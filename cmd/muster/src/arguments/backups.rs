@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::option_error::ServerOptionError;
+use super::serving::count_within;
 
 /// The shortest and the longest time between two backups, in seconds: a minute, and 30 days.
 const EVERY: std::ops::RangeInclusive<i64> = 60..=2_592_000;
@@ -37,15 +38,7 @@ fn every(text: &str) -> Result<jiff::SignedDuration, ServerOptionError> {
 }
 
 fn kept(text: &str) -> Result<usize, ServerOptionError> {
-    let (least, most) = (0, 1000);
-    text.parse()
-        .ok()
-        .filter(|count| (least..=most).contains(count))
-        .ok_or_else(|| ServerOptionError::Number {
-            value: text.to_owned(),
-            least,
-            most,
-        })
+    count_within(text, 0, 1000)
 }
 
 #[cfg(test)]

@@ -296,7 +296,15 @@ pub struct AuditFlags {
 }
 
 fn backups(text: &str) -> Result<usize, ServerOptionError> {
-    let (least, most) = (1, 1000);
+    count_within(text, 1, 1000)
+}
+
+/// A number from `least` to `most`.
+pub(super) fn count_within(
+    text: &str,
+    least: usize,
+    most: usize,
+) -> Result<usize, ServerOptionError> {
     text.parse()
         .ok()
         .filter(|count| (least..=most).contains(count))

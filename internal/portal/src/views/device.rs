@@ -1,5 +1,5 @@
 //! The page on which a signed-in person approves or refuses the sign-in of a program (RFC 8628, section 3.3): it shows the
-//! code, who asks, what the token may do and until when.
+//! code, the program that asks, what its token may do and when the token expires.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -327,7 +327,7 @@ fn egress_rules_name_pods_ranges_and_the_dns_server() {
             "y/a y/b y/c",
             false,
         ),
-        // A named port of a range is nobody's.
+        // An address range has no pods, so no port of it has that name.
         (
             json!([{"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}], "ports": [{"port": "serve-80-tcp"}]}]),
             "",
