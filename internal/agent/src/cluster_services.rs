@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use dns::{DnsError, DnsServer, Names, Zone};
 use k8s_openapi::api::core::v1::Pod;
@@ -16,10 +15,8 @@ use rpc::agent::v1::ServiceChanges;
 use tokio::sync::watch;
 
 use crate::error::AgentError;
+use crate::reprogram::{self, AGAIN};
 use dns::resolv_conf::{HOST_FILE, ResolvConf};
-
-/// The pause before something that failed is tried again.
-const AGAIN: Duration = Duration::from_secs(5);
 
 type Services = BTreeMap<(String, String), Arc<ClusterService>>;
 
@@ -125,29 +122,13 @@ impl ClusterServices {
         let Some(node) = self.node else {
             return std::future::pending().await;
         };
-        let mut changes = self.wanted.subscribe();
-        let mut failing = false;
-        loop {
-            let wanted = changes.borrow_and_update().clone();
-            let (node, names) = (node.clone(), self.names.clone());
-            let work = move || program(&node, &names, wanted);
-            let failed = match tokio::task::spawn_blocking(work).await {
-                Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(error.to_string()),
-                Err(error) => Some(error.to_string()),
-            };
-            if let Some(error) = failed.as_ref().filter(|_| !failing) {
-                tracing::error!(
-                    error,
-                    "Services are not up to date on this node; the agent tries again"
-                );
-            }
-            failing = failed.is_some();
-            tokio::select! {
-                changed = changes.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(AGAIN), if failing => {}
-            }
-        }
+        let names = self.names.clone();
+        let work_for = move |wanted: Wanted| {
+            let (node, names) = (node.clone(), names.clone());
+            move || program(&node, &names, wanted)
+        };
+        let failure = "Services are not up to date on this node; the agent tries again";
+        reprogram::after_each_change(self.wanted.subscribe(), failure, work_for).await;
     }
 
     /// Answers questions for names, for good.

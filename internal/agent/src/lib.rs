@@ -40,6 +40,7 @@ mod pod_source;
 mod pods;
 mod prober;
 mod probes;
+mod reprogram;
 mod runs;
 mod session;
 mod shares;

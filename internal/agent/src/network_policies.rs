@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use network::{NetworkError, NodePolicies};
 use parking_lot::Mutex;
@@ -17,9 +16,7 @@ use tokio::sync::watch;
 
 use crate::error::AgentError;
 use crate::pod_network::NodePodNetworks;
-
-/// The pause before something that failed is tried again.
-const AGAIN: Duration = Duration::from_secs(5);
+use crate::reprogram;
 
 /// The rules for this node's pods.
 #[derive(Clone)]
@@ -116,28 +113,13 @@ impl NodeNetworkPolicies {
         let Some(node) = self.node.clone() else {
             return std::future::pending().await;
         };
-        let mut changes = self.changes.subscribe();
-        let mut failing = false;
-        loop {
-            changes.mark_unchanged();
+        let changes = self.changes.subscribe();
+        let work_for = move |()| {
             let (this, node) = (self.clone(), node.clone());
-            let failed = match tokio::task::spawn_blocking(move || this.program(&node)).await {
-                Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(error.to_string()),
-                Err(error) => Some(error.to_string()),
-            };
-            if let Some(error) = failed.as_ref().filter(|_| !failing) {
-                tracing::error!(
-                    error,
-                    "NetworkPolicies are not up to date on this node; the agent tries again, and starts no pod before"
-                );
-            }
-            failing = failed.is_some();
-            tokio::select! {
-                changed = changes.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(AGAIN), if failing => {}
-            }
-        }
+            move || this.program(&node)
+        };
+        let failure = "NetworkPolicies are not up to date on this node; the agent tries again, and starts no pod before";
+        reprogram::after_each_change(changes, failure, work_for).await;
     }
 
     fn program(&self, node: &NodePolicies) -> Result<(), NetworkError> {
