@@ -1,12 +1,11 @@
 //! Keys and files with the real binary: access to the server's files, and the effects of removing
 //! a token, a user or a node.
 
-use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use e2e::{Platform, eventually, run};
+use e2e::{Platform, Reply, eventually, run, send};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -143,41 +142,25 @@ fn a_damaged_user_keeps_neither_the_server_nor_others_out() {
     );
 }
 
-/// Sends one request over plain HTTP, as a browser on the server's machine does; returns the whole
-/// answer.
-fn ask(platform: &Platform, head: &str, body: &str) -> String {
-    let mut stream = std::net::TcpStream::connect(&platform.listen).expect("it listens");
-    let length = body.len();
-    let request = format!(
-        "{head}\r\nHost: {}\r\nConnection: close\r\n\
-         Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {length}\r\n\r\n{body}",
-        platform.listen
-    );
-    stream.write_all(request.as_bytes()).expect("it reads");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("it answers");
-    answer
-}
-
-fn sign_in(platform: &Platform, user: &str, password: &str) -> String {
+fn sign_in(platform: &Platform, user: &str, password: &str) -> Reply {
     let form = format!("user={user}&password={password}");
-    ask(platform, "POST /ui/sign-in HTTP/1.1", &form)
+    send(platform, "POST /ui/sign-in", &[], &form)
 }
 
 #[test]
 fn guessing_makes_its_address_wait_and_the_machines_own_way_in_stays_open() {
     let platform = Platform::server(&[]);
     let right = sign_in(&platform, "admin", &platform.password());
-    assert!(right.starts_with("HTTP/1.1 303"), "{right}");
+    assert_eq!(right.code, 303, "{}", right.whole);
     // The wait doubles with each failure, so that it is soon longer than an attempt takes.
     let waits = (0..50)
         .map(|_| sign_in(&platform, "admin", "wrong"))
-        .find(|answer| !answer.starts_with("HTTP/1.1 401"))
+        .find(|answer| answer.code != 401)
         .expect("it has to wait");
-    assert!(waits.starts_with("HTTP/1.1 429"), "{waits}");
-    assert!(waits.to_lowercase().contains("retry-after:"), "{waits}");
+    assert_eq!(waits.code, 429, "{}", waits.whole);
+    assert!(waits.has("retry-after: "), "{}", waits.whole);
     let long = sign_in(&platform, &"x".repeat(100_000), "wrong");
-    assert!(long.starts_with("HTTP/1.1 401"), "{long}");
+    assert_eq!(long.code, 401, "{}", long.whole);
     platform.cli(&["get", "nodes"]).ok();
 }
 
@@ -199,18 +182,11 @@ fn somebody_can_sign_in_while_the_disk_is_full() {
     let refused = platform.kubectl(&["create", "-f", &file.display().to_string()]);
     assert!(refused.err.contains("free"), "{}", refused.err);
     let answer = sign_in(&platform, "admin", &platform.password());
-    assert!(answer.starts_with("HTTP/1.1 303"), "{answer}");
-    let cookie = answer
-        .split("muster_session=")
-        .nth(1)
-        .and_then(|rest| rest.split(';').next())
-        .expect("a session");
-    let head = format!("GET /api/v1/whoami HTTP/1.1\r\nCookie: muster_session={cookie}");
-    let me = ask(&platform, &head, "");
-    assert!(
-        me.starts_with("HTTP/1.1 200") && me.contains("admin"),
-        "{me}"
-    );
+    assert_eq!(answer.code, 303, "{}", answer.whole);
+    let session = answer.session().expect("a session");
+    let cookie = format!("Cookie: muster_session={session}");
+    let me = send(&platform, "GET /api/v1/whoami", &[cookie], "");
+    assert!(me.code == 200 && me.has("admin"), "{}", me.whole);
     drop(platform);
     run(std::process::Command::new("umount").arg(mount.path()));
 }

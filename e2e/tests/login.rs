@@ -2,59 +2,18 @@
 //! kubeconfig, `muster whoami`, `muster logout`, and what is refused.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use e2e::{Platform, Ran, eventually, muster, run};
+use e2e::{Platform, Ran, Reply, eventually, muster, run, send};
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(60);
 const PASSWORD: &str = "four random words";
-
-/// An answer over plain HTTP, as a browser on the server's machine gets it.
-struct Reply {
-    code: u16,
-    whole: String,
-}
-
-impl Reply {
-    fn body(&self) -> &str {
-        self.whole.split("\r\n\r\n").nth(1).unwrap_or_default()
-    }
-
-    fn json(&self) -> Value {
-        serde_json::from_str(self.body()).unwrap_or_default()
-    }
-}
-
-/// Sends a form, or nothing, with these further lines of the head.
-fn send(platform: &Platform, request: &str, lines: &[String], body: &str) -> Reply {
-    let mut stream = std::net::TcpStream::connect(&platform.listen).unwrap();
-    let mut head = format!(
-        "{request} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\
-         Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n",
-        platform.listen,
-        body.len()
-    );
-    for line in lines {
-        head.push_str(line);
-        head.push_str("\r\n");
-    }
-    stream
-        .write_all(format!("{head}\r\n{body}").as_bytes())
-        .unwrap();
-    let mut whole = String::new();
-    stream.read_to_string(&mut whole).unwrap();
-    let code = whole.split(' ').nth(1).and_then(|code| code.parse().ok());
-    Reply {
-        code: code.unwrap_or_else(|| panic!("no answer: {whole:?}")),
-        whole,
-    }
-}
 
 /// A user's browser, signed in.
 struct Browser<'a> {
@@ -74,11 +33,9 @@ impl<'a> Browser<'a> {
         platform.cli(&create).ok();
         let body = format!("user={name}&password={}", PASSWORD.replace(' ', "+"));
         let signed_in = send(platform, "POST /ui/sign-in", &[], &body);
-        let session = signed_in.whole.split("muster_session=").nth(1);
-        let session = session.and_then(|rest| rest.split(';').next());
         Browser {
             platform,
-            session: session.expect("a session").to_owned(),
+            session: signed_in.session().expect("a session"),
         }
     }
 

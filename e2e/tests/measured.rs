@@ -3,10 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
 use std::time::Duration;
 
-use e2e::{Mounts, Platform, device_files, eventually, nvml_standin};
+use e2e::{Mounts, Platform, device_files, eventually, nvml_standin, send};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(90);
@@ -52,16 +51,10 @@ fn history(platform: &Platform, series: &str) -> Vec<Vec<Value>> {
 }
 
 fn page(platform: &Platform, token: &str, path: &str) -> String {
-    let mut stream = std::net::TcpStream::connect(&platform.listen).unwrap();
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\r\n",
-        platform.listen
-    );
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut whole = String::new();
-    stream.read_to_string(&mut whole).unwrap();
-    assert!(whole.starts_with("HTTP/1.1 200"), "{path}: {whole}");
-    whole
+    let bearer = format!("Authorization: Bearer {token}");
+    let reply = send(platform, &format!("GET {path}"), &[bearer], "");
+    assert_eq!(reply.code, 200, "{path}: {}", reply.whole);
+    reply.whole
 }
 
 #[test]

@@ -2,65 +2,30 @@
 //! it: set-up, sign-in by code and by recovery code, wrong and used codes, removal.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::io::{Read, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use e2e::{Platform, eventually};
+use e2e::{Platform, Reply, eventually, send};
 use ring::hmac;
 
 const SOON: Duration = Duration::from_secs(60);
 const PASSWORD: &str = "four random words";
 
-/// An answer over plain HTTP, as a browser on the server's machine gets it.
-struct Reply {
-    code: u16,
-    whole: String,
+/// The text of the element that begins with this tag.
+fn inner(page: &Reply, tag: &str) -> String {
+    let rest = page.whole.split(tag).nth(1);
+    let rest = rest.unwrap_or_else(|| panic!("no {tag}: {}", page.whole));
+    rest.split('<').next().unwrap().to_owned()
 }
 
-impl Reply {
-    fn session(&self) -> Option<String> {
-        let value = self.whole.split("Set-Cookie: muster_session=").nth(1);
-        let value = value.or_else(|| self.whole.split("set-cookie: muster_session=").nth(1));
-        Some(value?.split(';').next()?.to_owned())
-    }
-
-    /// The text of the element that begins with this tag.
-    fn inner(&self, tag: &str) -> String {
-        let rest = self.whole.split(tag).nth(1);
-        let rest = rest.unwrap_or_else(|| panic!("no {tag}: {}", self.whole));
-        rest.split('<').next().unwrap().to_owned()
-    }
-
-    /// The secret of the form that asks for a code.
-    fn wait(&self) -> String {
-        let rest = self.whole.split("name=\"wait\" value=\"").nth(1);
-        let rest = rest.unwrap_or_else(|| panic!("no form: {}", self.whole));
-        rest.split('"').next().unwrap().to_owned()
-    }
+/// The secret of the form that asks for a code.
+fn wait_of(page: &Reply) -> String {
+    let rest = page.whole.split("name=\"wait\" value=\"").nth(1);
+    let rest = rest.unwrap_or_else(|| panic!("no form: {}", page.whole));
+    rest.split('"').next().unwrap().to_owned()
 }
 
 fn post(platform: &Platform, path: &str, lines: &[String], body: &str) -> Reply {
-    let mut stream = std::net::TcpStream::connect(&platform.listen).unwrap();
-    let mut head = format!(
-        "POST {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\
-         Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n",
-        platform.listen,
-        body.len()
-    );
-    for line in lines {
-        head.push_str(line);
-        head.push_str("\r\n");
-    }
-    stream
-        .write_all(format!("{head}\r\n{body}").as_bytes())
-        .unwrap();
-    let mut whole = String::new();
-    stream.read_to_string(&mut whole).unwrap();
-    let code = whole.split(' ').nth(1).and_then(|code| code.parse().ok());
-    Reply {
-        code: code.unwrap_or_else(|| panic!("no answer: {whole:?}")),
-        whole,
-    }
+    send(platform, &format!("POST {path}"), lines, body)
 }
 
 fn escaped(text: &str) -> String {
@@ -171,8 +136,8 @@ fn set_up(platform: &Platform, session: &str) -> (App, String, Vec<String>) {
     );
     let password = format!("password={}", escaped(PASSWORD));
     let begun = account(platform, session, "", &password);
-    let secret = begun.inner("<code id=\"totp-secret\">");
-    let uri = begun.inner("<code id=\"totp-uri\">");
+    let secret = inner(&begun, "<code id=\"totp-secret\">");
+    let uri = inner(&begun, "<code id=\"totp-uri\">");
     assert!(
         uri.starts_with("otpauth://totp/Muster")
             && uri.contains(&format!("secret={}", secret.replace(' ', ""))),
@@ -186,7 +151,7 @@ fn set_up(platform: &Platform, session: &str) -> (App, String, Vec<String>) {
         &format!("code={}", app.wrong()),
     );
     assert!(
-        refused.code == 422 && refused.inner("<code id=\"totp-secret\">") == secret,
+        refused.code == 422 && inner(&refused, "<code id=\"totp-secret\">") == secret,
         "{}",
         refused.whole
     );
@@ -197,7 +162,7 @@ fn set_up(platform: &Platform, session: &str) -> (App, String, Vec<String>) {
         &format!("code={}", app.next()),
     );
     assert_eq!(confirmed.code, 200, "{}", confirmed.whole);
-    let codes = confirmed.inner("<pre id=\"recovery-codes\">");
+    let codes = inner(&confirmed, "<pre id=\"recovery-codes\">");
     let codes: Vec<String> = codes.lines().map(str::to_owned).collect();
     assert_eq!(codes.len(), 10, "{codes:?}");
     (app, secret, codes)
@@ -222,7 +187,7 @@ fn a_password_alone_signs_no_user_in_that_has_a_second_factor() {
 
     let asked = sign_in(&platform, "ann");
     assert_eq!((asked.code, asked.session()), (200, None));
-    let wait = asked.wait();
+    let wait = wait_of(&asked);
     // The form's secret is no credential.
     let bearer = [format!("Authorization: Bearer {wait}")];
     assert_eq!(
@@ -232,7 +197,7 @@ fn a_password_alone_signs_no_user_in_that_has_a_second_factor() {
     for wrong in [app.wrong(), app.used(), String::new(), "x".repeat(5000)] {
         let refused = give(&platform, &wait, &wrong);
         assert_eq!(
-            (refused.code, refused.session(), refused.wait()),
+            (refused.code, refused.session(), wait_of(&refused)),
             (401, None, wait.clone())
         );
     }
@@ -251,14 +216,14 @@ fn a_password_alone_signs_no_user_in_that_has_a_second_factor() {
     assert!(signed_in.whole.contains("/ui/jobs"), "{}", signed_in.whole);
     // The same form again, and a used code in another one.
     assert_eq!(give(&platform, &wait, &app.used()).code, 404);
-    let second = sign_in(&platform, "ann").wait();
+    let second = wait_of(&sign_in(&platform, "ann"));
     assert_eq!(give(&platform, &second, &app.used()).code, 401);
 
     // A recovery code works once, also after a restart.
     assert_eq!(give(&platform, &second, &recovery[3]).code, 303);
     platform.stop();
     platform.restart();
-    let third = sign_in(&platform, "ann").wait();
+    let third = wait_of(&sign_in(&platform, "ann"));
     assert_eq!(give(&platform, &third, &recovery[3]).code, 401);
     // A code that was used before the restart.
     assert_eq!(give(&platform, &third, &app.used()).code, 401);
@@ -275,7 +240,7 @@ fn a_password_alone_signs_no_user_in_that_has_a_second_factor() {
         "{}",
         renewed.whole
     );
-    let fourth = sign_in(&platform, "ann").wait();
+    let fourth = wait_of(&sign_in(&platform, "ann"));
     assert_eq!(give(&platform, &fourth, &recovery[5]).code, 401);
 
     // An administrator removes it; a user that is none does not.
@@ -315,7 +280,7 @@ fn an_attacker_with_the_password_is_slowed_down_and_the_servers_own_way_in_stays
     let session = signed_in().session().expect("a session");
     let password = format!("password={}", platform.password());
     let begun = account(&platform, &session, "", &password);
-    let mut app = App::with(&begun.inner("<code id=\"totp-secret\">"));
+    let mut app = App::with(&inner(&begun, "<code id=\"totp-secret\">"));
     let code = format!("code={}", app.next());
     assert_eq!(account(&platform, &session, "/confirm", &code).code, 200);
 
@@ -324,7 +289,7 @@ fn an_attacker_with_the_password_is_slowed_down_and_the_servers_own_way_in_stays
     for _ in 0..8 {
         let asked = signed_in();
         assert_eq!(asked.code, 200, "{}", asked.whole);
-        codes.push(give(&platform, &asked.wait(), &app.wrong()).code);
+        codes.push(give(&platform, &wait_of(&asked), &app.wrong()).code);
     }
     assert_eq!(codes[..5], [401; 5]);
     assert!(codes[5..].contains(&429), "{codes:?}");

@@ -1,61 +1,14 @@
 //! Users of the embedded engine, as an administrator, a new user and an attacker meet them: creation by the command
 //! line, a link for the password, sign-in, sessions, disabling, deletion.
 
-use std::io::{Read, Write};
 use std::process::Stdio;
 use std::time::Duration;
 
-use e2e::{Platform, eventually};
+use e2e::{Platform, Reply, eventually, send};
 
 const SOON: Duration = Duration::from_secs(60);
 const FIRST: &str = "four random words";
 const SECOND: &str = "walnut tray by the sea";
-
-/// An answer over plain HTTP, as a browser on the server's machine gets it.
-struct Reply {
-    code: u16,
-    whole: String,
-}
-
-impl Reply {
-    fn cookie(&self) -> String {
-        let from = self.whole.split("muster_session=").nth(1);
-        let value = from.and_then(|rest| rest.split(';').next());
-        value.expect("a session").to_owned()
-    }
-
-    fn body(&self) -> &str {
-        self.whole.split("\r\n\r\n").nth(1).unwrap_or_default()
-    }
-}
-
-/// Sends one request with these further lines of its head.
-fn send(platform: &Platform, request: &str, lines: &[String], body: &str) -> Reply {
-    let mut stream = std::net::TcpStream::connect(&platform.listen).expect("it listens");
-    let media = if body.starts_with('{') {
-        "application/json"
-    } else {
-        "application/x-www-form-urlencoded"
-    };
-    let mut head = format!(
-        "{request} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: {media}\r\nContent-Length: {}\r\n",
-        platform.listen,
-        body.len()
-    );
-    for line in lines {
-        head.push_str(line);
-        head.push_str("\r\n");
-    }
-    let request = format!("{head}\r\n{body}");
-    stream.write_all(request.as_bytes()).expect("it reads");
-    let mut whole = String::new();
-    stream.read_to_string(&mut whole).expect("it answers");
-    let code = whole.split(' ').nth(1).and_then(|code| code.parse().ok());
-    Reply {
-        code: code.unwrap_or_else(|| panic!("no answer: {whole:?}")),
-        whole,
-    }
-}
 
 fn form(fields: &[(&str, &str)]) -> String {
     let one = |(name, value): &(&str, &str)| format!("{name}={}", value.replace(' ', "+"));
@@ -161,7 +114,12 @@ fn an_administrator_creates_a_user_that_sets_its_password_by_a_link_once() {
 
     let session = sign_in(&platform, "ann", FIRST);
     assert_eq!(session.code, 303, "{}", session.whole);
-    let own = with_session(&platform, &session.cookie(), "GET /api/v1/users/ann", "");
+    let own = with_session(
+        &platform,
+        &session.session().expect("a session"),
+        "GET /api/v1/users/ann",
+        "",
+    );
     assert!(own.body().contains("ann@example.org"), "{}", own.whole);
     let listed = platform.cli(&["user", "list"]).ok();
     assert!(
@@ -193,8 +151,12 @@ fn a_user_changes_its_own_password_and_nothing_else() {
     // A session that a caller brings along is not taken over by the sign-in.
     let fixed = ["Cookie: muster_session=fixed".to_owned()];
     let body = form(&[("user", "ann"), ("password", FIRST)]);
-    let first = send(&platform, "POST /ui/sign-in", &fixed, &body).cookie();
-    let second = sign_in(&platform, "ann", FIRST).cookie();
+    let first = send(&platform, "POST /ui/sign-in", &fixed, &body)
+        .session()
+        .expect("a session");
+    let second = sign_in(&platform, "ann", FIRST)
+        .session()
+        .expect("a session");
     assert!(first != "fixed" && first != second);
 
     for (request, body) in [
@@ -258,7 +220,9 @@ fn a_user_changes_its_own_password_and_nothing_else() {
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(whoami(&platform, &first), 200);
     assert_eq!(sign_in(&platform, "ann", FIRST).code, 401);
-    let third = sign_in(&platform, "ann", SECOND).cookie();
+    let third = sign_in(&platform, "ann", SECOND)
+        .session()
+        .expect("a session");
 
     // Sessions are listed and ended.
     let listed = with_session(&platform, &first, "GET /api/v1/users/ann/sessions", "");
@@ -280,7 +244,9 @@ fn a_user_changes_its_own_password_and_nothing_else() {
 fn a_disabled_user_is_out_at_once_and_the_last_administrator_stays() {
     let mut platform = Platform::server(&[]);
     create(&platform, &["ann", "--namespaces", "default"]);
-    let session = sign_in(&platform, "ann", FIRST).cookie();
+    let session = sign_in(&platform, "ann", FIRST)
+        .session()
+        .expect("a session");
     let token = platform.cli(&["token", "create", "--user", "ann"]).ok();
     let token = token.trim().to_owned();
     platform.kubectl_by(&token, &["get", "pods"]).ok();
@@ -391,7 +357,7 @@ fn a_user_that_was_made_by_hand_before_is_managed_like_others() {
     );
     let first = eventually("the user is known", SOON, || {
         let answer = sign_in(&platform, "old", FIRST);
-        (answer.code == 303).then(|| answer.cookie())
+        (answer.code == 303).then(|| answer.session().expect("a session"))
     });
     // The sign-in replaced the hash; the session that it opened stays.
     let hash = [
@@ -418,7 +384,9 @@ fn a_user_that_was_made_by_hand_before_is_managed_like_others() {
         kept_text.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"),
         "{kept_text}"
     );
-    let second = sign_in(&platform, "old", FIRST).cookie();
+    let second = sign_in(&platform, "old", FIRST)
+        .session()
+        .expect("a session");
     assert_eq!(platform.kubectl(&hash).ok(), kept, "a present hash stays");
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(

@@ -9,50 +9,17 @@ mod saved_views;
 mod search;
 mod teams;
 
-use std::io::{Read, Write};
 use std::time::Duration;
 
-use e2e::Platform;
+use e2e::{Platform, Reply, send};
 
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// An answer of the web UI.
-struct Reply {
-    code: u16,
-    whole: String,
-}
-
-impl Reply {
-    /// The page that a form leads to.
-    fn location(&self) -> &str {
-        let mut lines = self.whole.lines();
-        let found = lines.find_map(|line| line.strip_prefix("location: "));
-        found.unwrap_or_default()
-    }
-
-    fn has(&self, words: &str) -> bool {
-        self.whole.contains(words)
-    }
-}
-
 fn ask(platform: &Platform, token: &str, request: &str, body: &str) -> Reply {
-    let mut stream = std::net::TcpStream::connect(&platform.listen).unwrap();
-    let text = format!(
-        "{request} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\
-         Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n{body}",
-        platform.listen,
-        body.len()
-    );
-    stream.write_all(text.as_bytes()).unwrap();
-    let mut whole = String::new();
-    stream.read_to_string(&mut whole).unwrap();
-    let code = whole.split(' ').nth(1).and_then(|code| code.parse().ok());
-    Reply {
-        code: code.unwrap_or_else(|| panic!("no answer: {whole:?}")),
-        whole,
-    }
+    let bearer = format!("Authorization: Bearer {token}");
+    send(platform, request, &[bearer], body)
 }
 
 /// A form that is expected to succeed; the answer is the page that it leads to.
