@@ -80,7 +80,7 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 109] = [
+const PORTAL: [Row; 111] = [
     ("GET", "/metrics", "", "", Who::Admins, 403),
     // Programs that sign in have no credentials yet.
     ("POST", "/oauth2/device_authorization", "", "", Who::All, 403),
@@ -109,6 +109,8 @@ const PORTAL: [Row; 109] = [
     ("GET", "/api/v1/tokens", "", "", Who::Authenticated, 403),
     ("POST", "/api/v1/tokens", "", r#"{"days": 1, "user": "no-such-user"}"#, Who::Admins, 403),
     ("DELETE", "/api/v1/tokens/{id}", "/api/v1/tokens/none", "", Who::Authenticated, 403),
+    // By the rule for issuing one: these callers have access tokens, which issue a token for administrators only.
+    ("POST", "/api/v1/tokens/{id}/rotation", "/api/v1/tokens/none/rotation", "{}", Who::Admins, 403),
     ("GET", "/api/v1/join-tokens", "", "", Who::Admins, 403),
     ("POST", "/api/v1/join-tokens", "", r#"{"minutes": 0}"#, Who::Admins, 403),
     ("DELETE", "/api/v1/join-tokens/{id}", "/api/v1/join-tokens/none", "", Who::Admins, 403),
@@ -153,6 +155,8 @@ const PORTAL: [Row; 109] = [
     ("POST", "/ui/account/second-factor/remove", "", "code=", Who::Users, 404),
     ("POST", "/ui/account/sessions/{id}", "/ui/account/sessions/none", "", Who::Users, 404),
     ("POST", "/ui/account/tokens/{id}", "/ui/account/tokens/none", "", Who::Users, 404),
+    // As for the device page below.
+    ("POST", "/ui/account/tokens/{id}/rotation", "/ui/account/tokens/none/rotation", "", Who::Admins, 403),
     ("GET", "/ui/device", "", "", Who::Users, 404),
     // Users approve in a session; these callers have access tokens, which issue a token for administrators only.
     ("POST", "/ui/device", "", "user_code=none&decision=approve", Who::Admins, 403),

@@ -573,6 +573,19 @@ pub enum TokenCommand {
         /// User of the token [default: you]
         #[arg(long)]
         user: Option<String>,
+        /// Range of addresses from which the token is accepted, such as 10.0.0.0/8; repeat it for further ones
+        /// [default: all]
+        #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+        from: Vec<String>,
+    },
+    /// Replace an access token by a new one of the same user, label, address ranges and lifetime, and print that once;
+    /// the old one expires after the overlap
+    Rotate {
+        /// Id of the token, or its label if no other token has it
+        name: String,
+        /// How long the old token stays valid, such as 2h or 7d; at most 30d
+        #[arg(long, default_value = "24h", value_name = "TIME", value_parser = span)]
+        overlap: i64,
     },
     /// Issue a short-lived join token for agents and print it once
     Join {
@@ -586,7 +599,7 @@ pub enum TokenCommand {
         #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=10_080))]
         minutes: u64,
     },
-    /// List valid tokens; administrators also see join tokens
+    /// List valid tokens and when they were used last; administrators also see join tokens
     List,
     /// Revoke an access token or a join token at once
     Revoke {

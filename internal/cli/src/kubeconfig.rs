@@ -23,6 +23,7 @@ pub async fn print(connection: &ServerConnection, arguments: Kubeconfig) -> Resu
         "kubeconfig",
         arguments.days,
         arguments.user.as_deref(),
+        &[],
     )
     .await?;
     let server = arguments

@@ -167,7 +167,7 @@ impl Identity {
         let issued = match self.require_active(&approved.user) {
             Ok(()) => {
                 let label = label(&request.client);
-                self.create_token(&approved.user, &label, request.token_ttl)
+                self.create_token(&approved.user, &label, request.token_ttl, Vec::new())
                     .await
             }
             Err(error) => Err(error),

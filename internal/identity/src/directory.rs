@@ -4,7 +4,7 @@
 //! acknowledged. A watch updates the mirror after other clients' writes (for example `kubectl`).
 
 use std::collections::BTreeMap;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -18,12 +18,18 @@ use resources::access::UserRole;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 use supervisor::{LoopEnd, SetAside, contained};
+use tokio::sync::Notify;
 
 use crate::error::IdentityError;
+use crate::last_uses::LastUses;
 use crate::mirror::{KeptSessions, KnownToken, KnownUser, ListContent, ListStart, UserMirror};
 use crate::second_factor::SecondFactor;
-use crate::tokens::{self, TokenInfo, TokenPurpose};
+use crate::tokens::{self, TokenInfo};
 use crate::user::User;
+
+mod token_writes;
+
+pub(crate) use token_writes::write_last_uses;
 
 const NAMESPACE: &str = "muster-system";
 const USER_TYPE: &str = "muster.io/user";
@@ -33,6 +39,8 @@ const TOKEN_PREFIX: &str = "token-";
 const RECORD: &str = "record";
 const HASH: &str = "hash";
 const FACTOR: &str = "second-factor";
+/// The time of a token's last use, apart from its record: a write of one never changes the other.
+const LAST_USED: &str = "last-used";
 
 /// A new user.
 #[derive(Clone, Debug)]
@@ -69,6 +77,9 @@ pub(crate) struct UserDirectory {
     mirror: RwLock<UserMirror>,
     /// The unreadable Secrets, by name, with the revision that was reported.
     damaged: Mutex<BTreeMap<String, u64>>,
+    last_uses: Mutex<LastUses>,
+    /// Notified when a last use has to be written.
+    use_due: Arc<Notify>,
 }
 
 /// The meaning of a Secret.
@@ -138,6 +149,12 @@ fn read_factor(secret: &Secret) -> Result<Option<SecondFactor>, IdentityError> {
     }
 }
 
+/// The stored time of a token's last use. One that cannot be read does not make the token unreadable.
+fn read_last_used(secret: &Secret) -> Option<Timestamp> {
+    let bytes = secret.data.as_ref()?.get(LAST_USED)?;
+    std::str::from_utf8(&bytes.0).ok()?.parse().ok()
+}
+
 fn read_user(secret: &Secret) -> Result<(User, String, Option<SecondFactor>), IdentityError> {
     let (user, hash) = read_secret(secret)?;
     Ok((user, hash, read_factor(secret)?))
@@ -201,13 +218,17 @@ fn read(secret: &Secret) -> SecretContent {
             Err(error) => SecretContent::Damaged(error),
         },
         Some(TOKEN_TYPE) => match read_secret::<TokenInfo>(secret) {
-            Ok((info, digest)) => match misnamed(&token_secret(&info.id)) {
+            Ok((mut info, digest)) => match misnamed(&token_secret(&info.id)) {
                 Some(error) => SecretContent::Damaged(error),
-                None => SecretContent::Token(KnownToken {
-                    info,
-                    digest,
-                    stored: true,
-                }),
+                None => {
+                    info.last_used = read_last_used(secret);
+                    SecretContent::Token(KnownToken {
+                        info,
+                        digest,
+                        stored: true,
+                        revision: revision_of(secret),
+                    })
+                }
             },
             Err(error) => SecretContent::Damaged(error),
         },
@@ -230,6 +251,8 @@ impl UserDirectory {
             events: Api::namespaced(client, NAMESPACE),
             mirror: RwLock::default(),
             damaged: Mutex::default(),
+            last_uses: Mutex::default(),
+            use_due: Arc::default(),
         };
         for secret in directory.secrets.list(&ListParams::default()).await? {
             directory
@@ -352,8 +375,14 @@ impl UserDirectory {
         mirror.user(name).map(|known| known.user.clone())
     }
 
+    /// Every token and session, with the last uses that are not stored yet.
     pub(crate) fn tokens(&self) -> Vec<TokenInfo> {
-        self.mirror.read().tokens().cloned().collect()
+        let mut all: Vec<TokenInfo> = self.mirror.read().tokens().cloned().collect();
+        let uses = self.last_uses.lock();
+        for token in &mut all {
+            uses.complete(token);
+        }
+        all
     }
 
     pub(crate) fn password_hash(&self, user: &str) -> Option<String> {
@@ -472,70 +501,11 @@ impl UserDirectory {
         Ok(())
     }
 
-    /// Stores a token. While the store accepts no writes, a session exists only in memory, so that
-    /// an administrator can sign in and free space.
-    pub(crate) async fn insert_token(
-        &self,
-        info: TokenInfo,
-        digest: String,
-    ) -> Result<(), IdentityError> {
-        if self.mirror.read().user(&info.user).is_none() {
-            return Err(IdentityError::NoSuchUser { name: info.user });
-        }
-        let secret = secret_of(token_secret(&info.id), TOKEN_TYPE, &info, &digest);
-        let written = self.secrets.create(&PostParams::default(), &secret).await;
-        let mut mirror = self.mirror.write();
-        match written.map_err(IdentityError::from) {
-            Ok(_) => mirror.put_token(KnownToken {
-                info,
-                digest,
-                stored: true,
-            }),
-            Err(error) if info.purpose == TokenPurpose::Session && takes_nothing(&error) => {
-                tracing::warn!(user = info.user, %error, "the server keeps a session in memory only");
-                mirror.keep_in_memory(info, digest);
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(())
-    }
-
-    /// Ends a token at once, and then deletes its Secret. If the store refuses the deletion, the
-    /// token stays ended until the server restarts.
-    pub(crate) async fn remove_token(&self, id: &str) -> Result<(), IdentityError> {
-        let ended = self.mirror.write().end_token(id);
-        match ended {
-            None => Err(IdentityError::NoSuchToken { id: id.to_string() }),
-            Some(true) => self.delete_token(id).await,
-            Some(false) => Ok(()),
-        }
-    }
-
-    async fn delete_token(&self, id: &str) -> Result<(), IdentityError> {
-        let deleted = self
-            .secrets
-            .delete(&token_secret(id), &DeleteParams::default())
-            .await;
-        match deleted {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Deletes the Secrets of tokens that have ended.
-    async fn delete_tokens(&self, ids: Vec<String>) {
-        for id in ids {
-            if let Err(error) = self.delete_token(&id).await {
-                tracing::warn!(token = id, %error, "a token was revoked or has expired, but its Secret could not be deleted");
-            }
-        }
-    }
-
     pub(crate) fn find_token(&self, secret: &str, now: Timestamp) -> Option<(TokenInfo, User)> {
+        let id = tokens::id_of(secret)?;
         let offered = tokens::digest(secret);
         let mirror = self.mirror.read();
-        let known = mirror.token(tokens::id_of(secret)?)?;
+        let known = mirror.token(id)?;
         let same: bool = offered.as_bytes().ct_eq(known.digest.as_bytes()).into();
         let user = &mirror.user(&known.info.user)?.user;
         (same && known.info.expires > now).then(|| (known.info.clone(), user.clone()))
@@ -642,6 +612,47 @@ mod tests {
     }
 
     #[test]
+    fn the_last_use_is_apart_from_the_record_and_a_damaged_one_is_none() {
+        let info: TokenInfo = serde_json::from_value(records().remove(2)).unwrap();
+        let mut secret = secret_of(token_secret(&info.id), TOKEN_TYPE, &info, "digest");
+        let stored = secret.data.as_ref().unwrap()[RECORD].0.clone();
+        assert!(!String::from_utf8(stored).unwrap().contains("lastUsed"));
+        for (text, expected) in [
+            (None, None),
+            (Some("2026-01-05T10:00:00Z"), Some("2026-01-05T10:00:00Z")),
+            (Some("yesterday"), None),
+            (Some(""), None),
+        ] {
+            if let Some(text) = text {
+                let data = secret.data.as_mut().unwrap();
+                data.insert(LAST_USED.to_owned(), ByteString(text.as_bytes().to_vec()));
+            }
+            let SecretContent::Token(known) = read(&secret) else {
+                panic!("{text:?}: the token is not read");
+            };
+            let expected = expected.map(|text| text.parse::<Timestamp>().unwrap());
+            assert_eq!(known.info.last_used, expected, "{text:?}");
+            assert_eq!(
+                (known.info.from.len(), known.digest.as_str()),
+                (2, "digest")
+            );
+        }
+    }
+
+    #[test]
+    fn a_token_with_a_range_that_cannot_be_read_is_damaged() {
+        let mut record = records().remove(2);
+        record["from"] = serde_json::json!(["10.0.0.0/8", "anywhere"]);
+        let secret = secret_of(
+            "token-0123456789ab".to_owned(),
+            TOKEN_TYPE,
+            &record,
+            "digest",
+        );
+        assert!(matches!(read(&secret), SecretContent::Damaged(_)));
+    }
+
+    #[test]
     fn a_record_in_a_secret_of_another_name_is_ignored() {
         let user = NewUser::new("admin", UserRole::Admin).user;
         let secret = secret_of(user_secret("ann"), USER_TYPE, &user, "hash");
@@ -656,6 +667,11 @@ mod tests {
             serde_json::json!({
                 "id": "0123456789ab", "user": "ann", "label": "l", "purpose": "access",
                 "created": "2026-01-01T00:00:00Z", "expires": "2026-02-01T00:00:00Z",
+            }),
+            serde_json::json!({
+                "id": "0123456789ab", "user": "ann", "label": "l", "purpose": "access",
+                "created": "2026-01-01T00:00:00Z", "expires": "2026-02-01T00:00:00Z",
+                "from": ["10.0.0.0/8", "2001:db8::/64"], "replacedBy": "ba9876543210",
             }),
         ]
     }

@@ -130,6 +130,14 @@ pub enum IdentityError {
         /// The token's public id.
         id: String,
     },
+    /// The token was rotated before.
+    #[error("token {id:?} was replaced by token {by:?} already; rotate that one")]
+    TokenReplaced {
+        /// The token's public id.
+        id: String,
+        /// The id of the token that replaced it.
+        by: String,
+    },
     /// The requested lifetime of a token is not allowed.
     #[error("the token's life of {} s is out of range; choose between 1 s and 366 days", asked.as_secs())]
     TokenLifetime {

@@ -2,13 +2,17 @@
 //! extensions. It refuses wrong credentials; a request without credentials continues without a
 //! caller, and the router behind decides whether it is permitted.
 
-use axum::extract::{Request, State};
+use std::net::{IpAddr, SocketAddr};
+
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
 use resources::access::{BrowserSession, Caller, Credential, bearer_token};
 
 use crate::audit::CallerSlot;
+use crate::bearer::BearerRefusal;
 use crate::identities::Identity;
 
 /// The cookie that carries a browser's session.
@@ -36,13 +40,14 @@ pub async fn require_caller(
         }
         return next.run(request).await;
     }
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    let from = peer.map(|peer| peer.0.ip().to_canonical());
     if let Some(secret) = bearer(request.headers()) {
-        let Some((caller, info)) = identity.bearer(secret) else {
-            return unauthorized(
-                "the bearer token is unknown, revoked or expired; sign in again (`muster login`) or ask for a new one (`muster token create`)",
-            );
+        let (caller, info) = match identity.authenticate(secret, from) {
+            Ok(known) => known,
+            Err(refusal) => return refused(&refusal, slot.as_ref()),
         };
-        let credential = credential(&identity, secret);
+        let credential = credential(&identity, secret, from);
         if let Some(slot) = &slot {
             slot.fill(&caller);
         }
@@ -50,7 +55,7 @@ pub async fn require_caller(
         request.extensions_mut().insert(info);
         request.extensions_mut().insert(credential);
     } else if let Some(secret) = cookie(request.headers())
-        && let Some((caller, info)) = identity.bearer(secret)
+        && let Ok((caller, info)) = identity.authenticate(secret, from)
     {
         let headers = request.headers();
         let changes = is_write(request.method()) || headers.contains_key(header::UPGRADE);
@@ -62,7 +67,7 @@ pub async fn require_caller(
                  Muster's own pages",
             );
         }
-        let credential = credential(&identity, secret);
+        let credential = credential(&identity, secret, from);
         if let Some(slot) = &slot {
             slot.fill(&caller);
         }
@@ -74,10 +79,13 @@ pub async fn require_caller(
     next.run(request).await
 }
 
-/// The credential with this secret, to be checked while a request lasts.
-fn credential(identity: &Identity, secret: &str) -> Credential {
+/// The credential with this secret, to be checked while a request from this address lasts.
+fn credential(identity: &Identity, secret: &str, from: Option<IpAddr>) -> Credential {
     let (identity, secret) = (identity.clone(), secret.to_owned());
-    Credential::new(move || identity.bearer(&secret).map(|(caller, _)| caller))
+    Credential::new(move || {
+        let known = identity.verify(&secret, from, Timestamp::now());
+        known.ok().map(|(caller, _)| caller)
+    })
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
@@ -140,8 +148,20 @@ pub fn is_cross_site(headers: &HeaderMap, uri: &Uri) -> bool {
     says && !same_origin(headers, uri)
 }
 
-fn unauthorized(message: &str) -> Response {
-    refuse(StatusCode::UNAUTHORIZED, "Unauthorized", message)
+/// The answer to a bearer token that is refused. The audit log names the user whose token is used from elsewhere.
+fn refused(refusal: &BearerRefusal, slot: Option<&CallerSlot>) -> Response {
+    let message = refusal.to_string();
+    match refusal {
+        BearerRefusal::Mistyped | BearerRefusal::Unknown => {
+            refuse(StatusCode::UNAUTHORIZED, "Unauthorized", &message)
+        }
+        BearerRefusal::Elsewhere { caller, .. } => {
+            if let Some(slot) = slot {
+                slot.fill(caller);
+            }
+            refuse(StatusCode::FORBIDDEN, "Forbidden", &message)
+        }
+    }
 }
 
 fn refuse(code: StatusCode, reason: &str, message: &str) -> Response {

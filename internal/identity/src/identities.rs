@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use resources::access::{Caller, UserRole};
+use resources::access::UserRole;
 use supervisor::keep_running;
 
+use crate::address_range::AddressRange;
 use crate::device_logins::DeviceLogins;
 use crate::directory::{self, NewUser, UserDirectory};
 use crate::error::IdentityError;
@@ -76,6 +77,9 @@ impl Identity {
         let weak = Arc::downgrade(&directory);
         let follow = move || directory::follow(weak.clone());
         tokio::spawn(keep_running("the watch of users and tokens", follow));
+        let weak = Arc::downgrade(&directory);
+        let write = move || directory::write_last_uses(weak.clone());
+        tokio::spawn(keep_running("the writes of tokens' last uses", write));
         let identity = Identity(Arc::new(Inner {
             directory,
             throttle: Throttle::default(),
@@ -223,18 +227,21 @@ impl Identity {
         }
     }
 
-    /// Issues an access token that acts as `user` until `ttl` has passed.
+    /// Issues an access token that acts as `user` until `ttl` has passed, from these addresses; from all if the list is
+    /// empty.
     pub async fn create_token(
         &self,
         user: &str,
         label: &str,
         ttl: Duration,
+        from: Vec<AddressRange>,
     ) -> Result<IssuedToken, IdentityError> {
         if ttl > LONGEST_TOKEN_TTL || ttl.is_zero() {
             return Err(IdentityError::TokenLifetime { asked: ttl });
         }
         tokens::check_new(label, self.access_tokens(user).len())?;
-        self.issue(user, label, TokenPurpose::Access, ttl).await
+        self.issue_from(user, label, TokenPurpose::Access, ttl, from)
+            .await
     }
 
     /// The access tokens of a user that have not expired, newest first.
@@ -255,6 +262,17 @@ impl Identity {
         purpose: TokenPurpose,
         ttl: Duration,
     ) -> Result<IssuedToken, IdentityError> {
+        self.issue_from(user, label, purpose, ttl, Vec::new()).await
+    }
+
+    async fn issue_from(
+        &self,
+        user: &str,
+        label: &str,
+        purpose: TokenPurpose,
+        ttl: Duration,
+        from: Vec<AddressRange>,
+    ) -> Result<IssuedToken, IdentityError> {
         let now = Timestamp::now();
         self.drop_expired(now).await;
         let expires = tokens::expiry(now, ttl);
@@ -266,6 +284,9 @@ impl Identity {
             purpose,
             created: now,
             expires,
+            from,
+            replaced_by: None,
+            last_used: None,
         };
         self.0
             .directory
@@ -285,13 +306,6 @@ impl Identity {
     /// Ends a token or a session at once.
     pub async fn revoke(&self, id: &str) -> Result<(), IdentityError> {
         self.0.directory.remove_token(id).await
-    }
-
-    /// The user with this secret, if the secret is known and not expired, and the user is not disabled.
-    pub fn bearer(&self, secret: &str) -> Option<(Caller, TokenInfo)> {
-        let (info, user) = self.0.directory.find_token(secret, Timestamp::now())?;
-        let authenticates = info.purpose != TokenPurpose::Reset && !user.disabled;
-        authenticates.then(|| (user.caller(), info))
     }
 
     /// Removes expired tokens. They are invalid in any case: a failed removal is retried with the

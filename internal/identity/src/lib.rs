@@ -7,7 +7,9 @@
 //! for passwords, SHA-256 for tokens, which are 256 random bits).
 
 mod accounts;
+mod address_range;
 pub mod audit;
+mod bearer;
 mod device;
 mod device_logins;
 mod directory;
@@ -21,10 +23,12 @@ mod gate;
 #[path = "../../resources/testing/headers.rs"]
 mod headers;
 mod identities;
+mod last_uses;
 mod limits;
 mod mirror;
 mod oidc;
 mod passwords;
+mod rotation;
 mod second_factor;
 mod throttle;
 mod tokens;
@@ -33,6 +37,7 @@ mod two_factor;
 mod user;
 mod user_code;
 
+pub use address_range::AddressRange;
 pub use device::{DeviceAnswer, StartedDeviceLogin};
 pub use device_logins::{DeviceLogin, DeviceRequest};
 pub use directory::NewUser;
@@ -43,9 +48,11 @@ pub use gate::{
 pub use identities::{FIRST_ADMIN, FirstAdmin, Identity, OpenedIdentity, Options};
 pub use limits::{
     DEVICE_CLIENT_MAX, LOGIN_TOKEN_TTL, LONGEST_TOKEN_TTL, RESET_HOURS, RESET_HOURS_MAX,
-    SESSION_TTL, SESSIONS_PER_USER_MAX, TOKEN_LABEL_MAX, TOKENS_PER_USER_MAX,
+    SESSION_TTL, SESSIONS_PER_USER_MAX, TOKEN_LABEL_MAX, TOKEN_OVERLAP, TOKEN_OVERLAP_MAX,
+    TOKEN_RANGES_MAX, TOKENS_PER_USER_MAX,
 };
 pub use oidc::OidcUser;
+pub use rotation::RotatedToken;
 pub use tokens::{IssuedToken, TokenInfo, TokenPurpose};
 pub use two_factor::{GivenFactor, PasswordAnswer, SecondFactorState};
 pub use user::{OidcLink, SavedView, User, UserChange};

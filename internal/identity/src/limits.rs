@@ -18,6 +18,24 @@ pub const TOKENS_PER_USER_MAX: usize = 256;
 /// The longest label of an access token, in bytes.
 pub const TOKEN_LABEL_MAX: usize = 256;
 
+/// The maximum number of address ranges of one access token.
+pub const TOKEN_RANGES_MAX: usize = 16;
+
+/// How long a rotated access token stays valid beside the one that replaces it, unless its user chooses another time.
+pub const TOKEN_OVERLAP: Duration = Duration::from_secs(24 * 3600);
+
+/// The longest such time: 30 days.
+pub const TOKEN_OVERLAP_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// The time of an access token's last use is written to the store again when the stored one is this much older.
+pub const LAST_USE_WRITE_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// The maximum number of access tokens whose last use is held in memory, written or not.
+pub const LAST_USES_MAX: usize = 4096;
+
+/// How long the server waits after the store refused such a write.
+pub const LAST_USE_RETRY: Duration = Duration::from_secs(60);
+
 /// How long a link to set a password is valid, unless the administrator chooses another time, in hours.
 pub const RESET_HOURS: u64 = 24;
 

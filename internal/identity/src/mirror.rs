@@ -35,6 +35,7 @@ pub(crate) struct KnownToken {
     pub(crate) digest: String,
     /// True if the token has a Secret; a session may exist only in memory.
     pub(crate) stored: bool,
+    pub(crate) revision: u64,
 }
 
 /// Which sessions of a user outlive a change of its stored hash that this server makes.
@@ -145,10 +146,22 @@ impl UserMirror {
         true
     }
 
-    /// Stores a token, unless it was ended here.
+    /// Stores a token, unless it was ended here or a newer state of it is known.
     pub(crate) fn put_token(&mut self, token: KnownToken) {
+        let newer = |known: &KnownToken| known.revision > token.revision;
+        if self.tokens.get(&token.info.id).is_some_and(newer) {
+            return;
+        }
         if !self.ended.contains(&token.info.id) {
             self.tokens.insert(token.info.id.clone(), token);
+        }
+    }
+
+    /// Stores a change of a token. Unlike [`UserMirror::put_token`] it brings no token back that was deleted before the
+    /// change was acknowledged: a watch delivers the deletion only once.
+    pub(crate) fn change_token(&mut self, token: KnownToken) {
+        if self.tokens.contains_key(&token.info.id) {
+            self.put_token(token);
         }
     }
 
@@ -168,6 +181,7 @@ impl UserMirror {
             info,
             digest,
             stored: false,
+            revision: 0,
         });
     }
 
@@ -265,6 +279,9 @@ mod tests {
             purpose,
             created: Timestamp::from_second(created).unwrap(),
             expires: Timestamp::MAX,
+            from: Vec::new(),
+            replaced_by: None,
+            last_used: None,
         }
     }
 
@@ -273,7 +290,15 @@ mod tests {
             info: token(id, purpose, 0),
             digest: String::new(),
             stored: true,
+            revision: 0,
         }
+    }
+
+    fn changed(id: &str, label: &str, revision: u64) -> KnownToken {
+        let mut token = stored(id, TokenPurpose::Access);
+        token.info.label = label.to_string();
+        token.revision = revision;
+        token
     }
 
     /// Ann, with an access token and a session.
@@ -360,6 +385,24 @@ mod tests {
         mirror.token_gone("access");
         mirror.token_gone("session");
         assert!(ids(&mirror).is_empty());
+    }
+
+    #[test]
+    fn an_older_state_of_a_token_is_ignored_and_a_change_brings_no_deleted_one_back() {
+        let mut mirror = mirror();
+        let label = |mirror: &UserMirror| mirror.token("access").map(|t| t.info.label.clone());
+        for (what, revision, expected) in
+            [("new", 7, "new"), ("old", 6, "new"), ("newer", 8, "newer")]
+        {
+            mirror.put_token(changed("access", what, revision));
+            assert_eq!(label(&mirror).as_deref(), Some(expected), "{what}");
+        }
+        mirror.change_token(changed("access", "changed", 9));
+        assert_eq!(label(&mirror).as_deref(), Some("changed"));
+        // The watch delivered the deletion before the change's answer came.
+        mirror.token_gone("access");
+        mirror.change_token(changed("access", "late", 10));
+        assert_eq!(label(&mirror), None);
     }
 
     #[test]

@@ -1,7 +1,11 @@
 //! Access tokens and sessions: random secrets that are stored only as digests.
 //!
-//! A secret reads `muster_<id>_<64 hex digits>`; the id is public and names the token in
-//! lists, the rest is 256 random bits, so a plain SHA-256 is enough to store it by.
+//! A secret reads `muster_<id>_<64 hex digits><checksum>`; the id is public and names the token in
+//! lists, the digits are 256 random bits, so a plain SHA-256 is enough to store it by. The checksum
+//! is the CRC-32 of all that comes before it, as six digits of base 62 (GitHub's tokens have the
+//! same). It protects nothing: by it a mistyped secret is refused without a look-up, and a scanner
+//! for leaked secrets distinguishes one from similar text. Secrets that were issued before have no
+//! checksum, and stay valid.
 
 use std::time::Duration;
 
@@ -9,10 +13,23 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::address_range::AddressRange;
 use crate::error::IdentityError;
 use crate::limits::{TOKEN_LABEL_MAX, TOKENS_PER_USER_MAX};
 
 const PREFIX: &str = "muster_";
+
+/// Hex digits of a token's id.
+const ID_DIGITS: usize = 12;
+
+/// Hex digits of the random part.
+const RANDOM_DIGITS: usize = 64;
+
+/// The digits of base 62, by value.
+const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+/// Digits of the checksum; 62^6 is more than 2^32.
+const CHECKSUM_DIGITS: usize = 6;
 
 /// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +58,21 @@ pub struct TokenInfo {
     pub created: Timestamp,
     /// When it expires.
     pub expires: Timestamp,
+    /// The addresses from which requests may carry it; all if there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub from: Vec<AddressRange>,
+    /// The id of the token that replaces it, once it was rotated.
+    #[serde(
+        rename = "replacedBy",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub replaced_by: Option<String>,
+    /// When a request carried it last, to the second; only of access tokens. After a restart of the
+    /// server it may be up to an hour too early (`LAST_USE_WRITE_INTERVAL`). It is not part of
+    /// the stored record.
+    #[serde(rename = "lastUsed", default, skip_serializing_if = "Option::is_none")]
+    pub last_used: Option<Timestamp>,
 }
 
 /// A new token, returned once.
@@ -82,7 +114,8 @@ fn hex(bytes: &[u8]) -> String {
 
 pub(crate) fn draw() -> Result<Drawn, IdentityError> {
     let id = hex(&random::<6>()?);
-    let secret = format!("{PREFIX}{id}_{}", hex(&random::<32>()?));
+    let mut secret = format!("{PREFIX}{id}_{}", hex(&random::<32>()?));
+    secret.push_str(&checksum(&secret));
     let digest = digest(&secret);
     Ok(Drawn { id, secret, digest })
 }
@@ -105,10 +138,59 @@ pub(crate) fn digest(secret: &str) -> String {
     hex(&Sha256::digest(secret.as_bytes()))
 }
 
+/// The CRC-32 of a text, as digits of base 62.
+fn checksum(text: &str) -> String {
+    let mut rest = crc32fast::hash(text.as_bytes());
+    let mut digits = [b'0'; CHECKSUM_DIGITS];
+    for digit in digits.iter_mut().rev() {
+        *digit = BASE62[(rest % 62) as usize];
+        rest /= 62;
+    }
+    digits.map(char::from).iter().collect()
+}
+
+/// What a text is that a client sends as a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OfferedSecret<'a> {
+    /// It has the form of a secret, of the token with this id.
+    Token {
+        /// The public id.
+        id: &'a str,
+    },
+    /// It begins as a secret and is none: characters are wrong, missing or too many.
+    Mistyped,
+    /// Another text.
+    Other,
+}
+
+/// Reads a text that a client sends as a token.
+pub(crate) fn offered(text: &str) -> OfferedSecret<'_> {
+    let Some(rest) = text.strip_prefix(PREFIX) else {
+        return OfferedSecret::Other;
+    };
+    let hex_digits = |text: &str, count: usize| {
+        let digit = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
+        text.len() == count && text.bytes().all(digit)
+    };
+    let read = || {
+        let (id, rest) = rest.split_once('_')?;
+        let (random, check) = rest.split_at_checked(RANDOM_DIGITS)?;
+        let (signed, _) = text.split_at_checked(text.len() - check.len())?;
+        let whole = check.is_empty() || check == checksum(signed);
+        (whole && hex_digits(id, ID_DIGITS) && hex_digits(random, RANDOM_DIGITS)).then_some(id)
+    };
+    match read() {
+        Some(id) => OfferedSecret::Token { id },
+        None => OfferedSecret::Mistyped,
+    }
+}
+
 /// The public id inside a secret, if it has the form of one.
 pub(crate) fn id_of(secret: &str) -> Option<&str> {
-    let (id, rest) = secret.strip_prefix(PREFIX)?.split_once('_')?;
-    (id.len() == 12 && rest.len() == 64).then_some(id)
+    match offered(secret) {
+        OfferedSecret::Token { id } => Some(id),
+        OfferedSecret::Mistyped | OfferedSecret::Other => None,
+    }
 }
 
 /// `now + ttl`, or the latest representable time.
@@ -139,6 +221,68 @@ mod tests {
             "muster_000000000000_short",
         ] {
             assert_eq!(id_of(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn checksums_are_six_digits_of_base_62() {
+        // The check value of CRC-32 is 0xcbf43926.
+        for (text, crc, digits) in [("", 0, "000000"), ("123456789", 0xcbf4_3926, "3jZRME")] {
+            assert_eq!(crc32fast::hash(text.as_bytes()), crc, "{text}");
+            assert_eq!(checksum(text), digits, "{text}");
+        }
+    }
+
+    #[test]
+    fn secrets_from_before_are_read_and_mistyped_ones_are_known() {
+        let secret = draw().unwrap().secret;
+        let old = &secret[..secret.len() - CHECKSUM_DIGITS];
+        let id = &secret[PREFIX.len()..PREFIX.len() + ID_DIGITS];
+        let token = OfferedSecret::Token { id };
+        let swapped = format!("{}{}", &old[..old.len() - 1], checksum(old));
+        let upper = format!(
+            "{PREFIX}{}{}",
+            id.to_uppercase(),
+            &old[PREFIX.len() + ID_DIGITS..]
+        );
+        for (text, expected) in [
+            (secret.as_str(), token),
+            (old, token),
+            (&secret[..secret.len() - 1], OfferedSecret::Mistyped),
+            (&*format!("{secret}x"), OfferedSecret::Mistyped),
+            (&*swapped, OfferedSecret::Mistyped),
+            (&old[..old.len() - 1], OfferedSecret::Mistyped),
+            (&*secret.replace('_', "-"), OfferedSecret::Other),
+            (&secret[1..], OfferedSecret::Other),
+            ("muster_", OfferedSecret::Mistyped),
+            ("eyJhbGciOiJSUzI1NiJ9.e30.c2ln", OfferedSecret::Other),
+            ("", OfferedSecret::Other),
+        ] {
+            assert_eq!(offered(text), expected, "{text}");
+        }
+        if id.bytes().any(|b| b.is_ascii_lowercase()) {
+            assert_eq!(offered(&upper), OfferedSecret::Mistyped, "{upper}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn one_wrong_character_is_always_known(
+            at in 0..(PREFIX.len() + ID_DIGITS + 1 + RANDOM_DIGITS + CHECKSUM_DIGITS),
+            typed in proptest::char::range('!', '~'),
+        ) {
+            let secret = draw().unwrap().secret;
+            let mut wrong: Vec<char> = secret.chars().collect();
+            let right = std::mem::replace(&mut wrong[at], typed);
+            let wrong: String = wrong.into_iter().collect();
+            proptest::prop_assert_eq!(id_of(&wrong).is_some(), typed == right);
+        }
+
+        #[test]
+        fn no_offered_text_panics(text in "\\PC{0,120}", cut in 0..120_usize) {
+            for text in [text.clone(), format!("muster_{text}"), format!("muster_0123456789ab_{}{text}", "0".repeat(cut))] {
+                let _ = offered(&text);
+            }
         }
     }
 

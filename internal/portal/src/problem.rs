@@ -142,6 +142,7 @@ impl From<IdentityError> for Problem {
             | IdentityError::NoPassword { .. }
             | IdentityError::SecondFactorExists
             | IdentityError::NoSecondFactor
+            | IdentityError::TokenReplaced { .. }
             | IdentityError::Changed { .. } => (StatusCode::CONFLICT, "conflict"),
             IdentityError::TooManyTokens { .. } => (StatusCode::CONFLICT, "too-many-tokens"),
             IdentityError::WeakPassword { .. }

@@ -62,7 +62,7 @@ async fn try_write(
         .map(|token| token.id)
         .collect();
     let token = identity
-        .create_token(identity::FIRST_ADMIN, LABEL, LIFE)
+        .create_token(identity::FIRST_ADMIN, LABEL, LIFE, Vec::new())
         .await?;
     write_private(&layout.admin_kubeconfig(), &text(&token.secret))?;
     for id in old {

@@ -70,6 +70,7 @@ pub fn routes(routes: Routes) -> Routes {
         .get("/api/v1/tokens", tokens::list)
         .post("/api/v1/tokens", tokens::create)
         .delete("/api/v1/tokens/{id}", tokens::revoke)
+        .post("/api/v1/tokens/{id}/rotation", tokens::rotate)
         .get("/api/v1/join-tokens", tokens::list_joins)
         .post("/api/v1/join-tokens", tokens::join)
         .delete("/api/v1/join-tokens/{id}", tokens::revoke_join)

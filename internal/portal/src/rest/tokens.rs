@@ -5,7 +5,8 @@ use std::time::Duration;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
-use identity::{TokenInfo, TokenPurpose};
+use identity::{AddressRange, RotatedToken, TOKEN_OVERLAP, TokenInfo, TokenPurpose};
+use jiff::Timestamp;
 use resources::access::{Caller, Impersonator};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -25,6 +26,17 @@ pub struct NewToken {
     label: String,
     days: u64,
     user: Option<String>,
+    /// The ranges of addresses from which it is accepted; all if there is none.
+    #[serde(default)]
+    from: Vec<String>,
+}
+
+/// The options of a rotation.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Rotation {
+    /// How long the old token stays valid; a day by default.
+    overlap_seconds: Option<u64>,
 }
 
 /// The options of a join token.
@@ -43,12 +55,15 @@ fn others(portal: &Portal, caller: &Caller, verb: &str) -> bool {
     portal.permits_own(caller, verb, "tokens")
 }
 
-/// Lists the caller's tokens; for an administrator all users' tokens.
+/// Lists the caller's valid tokens; for an administrator all users' tokens.
 pub async fn list(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> Json<Value> {
     let mut items = portal.identity.tokens();
     let all = others(&portal, &caller, "list");
+    let now = Timestamp::now();
     items.retain(|token| {
-        token.purpose == TokenPurpose::Access && (all || token.user == caller.user)
+        token.purpose == TokenPurpose::Access
+            && token.expires > now
+            && (all || token.user == caller.user)
     });
     Json(json!({"items": items}))
 }
@@ -102,15 +117,52 @@ pub async fn create(
 ) -> Result<(StatusCode, Json<Value>), Problem> {
     let user = new.user.unwrap_or_else(|| caller.user.clone());
     let credential = credential.map(|Extension(token)| token.purpose);
-    let administrator = others(&portal, &caller, "create");
-    if user == caller.user || impersonator.is_some() {
-        may_issue_token(&portal, &caller, impersonator.is_some(), credential)?;
-    } else if let Some(why) = refusal(credential, false, administrator) {
-        return Err(Problem::forbidden(why));
-    }
+    may_issue_for(&portal, &caller, &user, impersonator.is_some(), credential)?;
     let ttl = Duration::from_secs(new.days.saturating_mul(DAY));
-    let issued = portal.identity.create_token(&user, &new.label, ttl).await?;
+    let from = AddressRange::read_all(&new.from)?;
+    let issued = portal
+        .identity
+        .create_token(&user, &new.label, ttl, from)
+        .await?;
     let body = json!({"secret": issued.secret, "token": issued.info});
+    Ok((StatusCode::CREATED, Json(body)))
+}
+
+/// Refuses a caller that may not get an access token of this user.
+fn may_issue_for(
+    portal: &Portal,
+    caller: &Caller,
+    user: &str,
+    impersonates: bool,
+    credential: Option<TokenPurpose>,
+) -> Result<(), Problem> {
+    if user == caller.user || impersonates {
+        return may_issue_token(portal, caller, impersonates, credential);
+    }
+    let administrator = others(portal, caller, "create");
+    refusal(credential, false, administrator).map_or(Ok(()), |why| Err(Problem::forbidden(why)))
+}
+
+/// Rotates an access token by the rules for issuing one: the new token would outlive the revocation of the old one, so
+/// a token cannot rotate itself.
+pub async fn rotate(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+    impersonator: Option<Extension<Impersonator>>,
+    credential: Option<Extension<TokenInfo>>,
+    Path(id): Path<String>,
+    Json(asked): Json<Rotation>,
+) -> Result<(StatusCode, Json<Value>), Problem> {
+    let all = portal.identity.tokens();
+    let owner = all.into_iter().find(|token| token.id == id);
+    let user = owner.map_or_else(|| caller.user.clone(), |token| token.user);
+    let credential = credential.map(|Extension(token)| token.purpose);
+    may_issue_for(&portal, &caller, &user, impersonator.is_some(), credential)?;
+    let overlap = asked
+        .overlap_seconds
+        .map_or(TOKEN_OVERLAP, Duration::from_secs);
+    let RotatedToken { issued, old } = portal.identity.rotate_token(&id, overlap).await?;
+    let body = json!({"secret": issued.secret, "token": issued.info, "old": old});
     Ok((StatusCode::CREATED, Json(body)))
 }
 

@@ -7,13 +7,16 @@ use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::{Extension, Form};
-use identity::{SecondFactorState, TokenInfo, User};
-use resources::access::{Caller, UserRole};
+use identity::{RotatedToken, SecondFactorState, TOKEN_OVERLAP, TokenInfo, User};
+use jiff::Timestamp;
+use resources::access::{Caller, Impersonator, UserRole};
 use serde::Deserialize;
 
+use super::when::When;
 use super::{PageCaller, PageFrame, message, page_with};
 use crate::people;
 use crate::problem::Problem;
+use crate::rest::may_issue_token;
 use crate::state::Portal;
 
 const HERE: &str = "account";
@@ -34,17 +37,28 @@ pub struct ResetForm {
     again: String,
 }
 
+/// An access token on the page.
+struct TokenRow {
+    info: TokenInfo,
+    /// When it was used last.
+    used: When,
+    /// From where it is accepted and what replaces it; empty if there is nothing to say.
+    remarks: String,
+}
+
 #[derive(Template)]
 #[template(path = "account.html")]
 struct Account {
     frame: PageFrame,
     user: User,
     sessions: Vec<TokenInfo>,
-    tokens: Vec<TokenInfo>,
+    tokens: Vec<TokenRow>,
     factor: Option<SecondFactorState>,
     current: String,
     problem: String,
     done: String,
+    /// The secret of a token that this request made; it is shown only now.
+    secret: String,
 }
 
 #[derive(Template)]
@@ -87,12 +101,45 @@ impl Account {
     }
 }
 
+impl TokenRow {
+    fn of(info: TokenInfo, now: Timestamp) -> TokenRow {
+        let mut remarks = Vec::new();
+        if !info.from.is_empty() {
+            let ranges: Vec<String> = info.from.iter().map(ToString::to_string).collect();
+            remarks.push(format!("only from {}", ranges.join(", ")));
+        }
+        if let Some(by) = &info.replaced_by {
+            remarks.push(format!("replaced by {by}"));
+        }
+        let used = match info.last_used {
+            Some(used) => When::of(used, now),
+            None => When::read("never"),
+        };
+        TokenRow {
+            used,
+            remarks: remarks.join("; "),
+            info,
+        }
+    }
+}
+
 /// The account's page, with what a request on it did.
 pub(super) fn account(
     portal: &Portal,
     caller: &Caller,
     current: Option<&TokenInfo>,
     outcome: Result<&str, &Problem>,
+) -> Response {
+    account_with(portal, caller, current, outcome, String::new())
+}
+
+/// The account's page, with the secret of a token that the request made.
+fn account_with(
+    portal: &Portal,
+    caller: &Caller,
+    current: Option<&TokenInfo>,
+    outcome: Result<&str, &Problem>,
+    secret: String,
 ) -> Response {
     let Some(user) = portal.identity.user(&caller.user) else {
         let detail = format!("{:?} is no user of Muster and has no account", caller.user);
@@ -103,10 +150,13 @@ pub(super) fn account(
         Ok(done) => (StatusCode::OK, done.to_owned(), String::new()),
         Err(problem) => (problem.status(), String::new(), problem.detail().to_owned()),
     };
+    let now = Timestamp::now();
+    let tokens = portal.identity.access_tokens(&user.name);
+    let tokens = tokens.into_iter().map(|info| TokenRow::of(info, now));
     let template = Account {
         frame: PageFrame::still(caller, HERE),
         sessions: portal.identity.sessions(&user.name),
-        tokens: portal.identity.access_tokens(&user.name),
+        tokens: tokens.collect(),
         factor: portal.identity.second_factor(&user.name),
         current: current
             .map(|session| session.id.clone())
@@ -114,6 +164,7 @@ pub(super) fn account(
         user,
         problem,
         done,
+        secret,
     };
     page_with(status, &template)
 }
@@ -199,6 +250,45 @@ pub async fn revoke_token(
     }
 }
 
+/// Rotates one of the user's access tokens, and shows the new one.
+pub async fn rotate_token(
+    State(portal): State<Portal>,
+    PageCaller(caller): PageCaller,
+    impersonator: Option<Extension<Impersonator>>,
+    credential: Option<Extension<TokenInfo>>,
+    Path(id): Path<String>,
+) -> Response {
+    let current = credential.map(|Extension(token)| token);
+    let purpose = current.as_ref().map(|token| token.purpose);
+    if let Err(problem) = may_issue_token(&portal, &caller, impersonator.is_some(), purpose) {
+        return message(&caller, HERE, &problem);
+    }
+    let own = portal.identity.access_tokens(&caller.user);
+    let rotated = match own.iter().any(|token| token.id == id) {
+        true => portal.identity.rotate_token(&id, TOKEN_OVERLAP).await,
+        false => Err(identity::IdentityError::NoSuchToken { id }),
+    };
+    match rotated {
+        Ok(RotatedToken { issued, old }) => {
+            let done = format!(
+                "Token {} replaces {}, which expires {}. This is the new token; it is shown only now.",
+                issued.info.id,
+                old.id,
+                When::seen(&old.expires).words
+            );
+            let secret = issued.secret;
+            account_with(
+                &portal,
+                &caller,
+                current.as_ref(),
+                Ok(done.as_str()),
+                secret,
+            )
+        }
+        Err(error) => account(&portal, &caller, current.as_ref(), Err(&error.into())),
+    }
+}
+
 fn reset_page(status: StatusCode, user: String, link: String, problem: String) -> Response {
     let template = Reset {
         user,
@@ -255,5 +345,38 @@ pub async fn reset(
             let detail = problem.detail().to_owned();
             reset_page(problem.status(), user, form.link, detail)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_says_when_a_token_was_used_from_where_it_is_accepted_and_what_replaces_it() {
+        let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+        let row = |more: serde_json::Value| {
+            let mut record = serde_json::json!({
+                "id": "1", "user": "ann", "label": "ci", "purpose": "access",
+                "created": "2026-01-01T00:00:00Z", "expires": "2026-04-01T00:00:00Z",
+            });
+            for (key, value) in more.as_object().unwrap() {
+                record[key] = value.clone();
+            }
+            TokenRow::of(serde_json::from_value(record).unwrap(), now)
+        };
+        let fresh = row(serde_json::json!({}));
+        assert_eq!(
+            (fresh.used.words.as_str(), fresh.remarks.as_str()),
+            ("never", "")
+        );
+        let old = row(serde_json::json!({
+            "lastUsed": "2026-01-01T11:00:00Z", "from": ["10.0.0.0/8", "::1/128"], "replacedBy": "2",
+        }));
+        assert_eq!(
+            old.used.words,
+            When::of("2026-01-01T11:00:00Z".parse().unwrap(), now).words
+        );
+        assert_eq!(old.remarks, "only from 10.0.0.0/8, ::1/128; replaced by 2");
     }
 }

@@ -61,6 +61,7 @@ pub fn routes(routes: Routes) -> Routes {
         .post("/ui/account/second-factor/remove", second_factor::remove)
         .post("/ui/account/sessions/{id}", account::end_session)
         .post("/ui/account/tokens/{id}", account::revoke_token)
+        .post("/ui/account/tokens/{id}/rotation", account::rotate_token)
         .get(DEVICE_PAGE, device::show)
         .post(DEVICE_PAGE, device::decide)
         .get("/ui/reset/{link}", account::reset_form)

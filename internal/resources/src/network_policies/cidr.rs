@@ -70,6 +70,13 @@ impl Cidr {
             && cut.network() == self.network()
     }
 
+    /// Whether the address is in this range. Addresses of the other family are not.
+    #[must_use]
+    pub fn contains(self, address: IpAddr) -> bool {
+        let at = Cidr { address, ..self };
+        self.address.is_ipv4() == address.is_ipv4() && at.network() == self.network()
+    }
+
     /// The range, if its addresses are IPv4.
     #[must_use]
     pub fn ipv4(self) -> Option<Ipv4Range> {
@@ -145,6 +152,18 @@ mod tests {
         ] {
             let contains = cidr(outer).strictly_contains(cidr(inner));
             assert_eq!(contains, expected, "{outer} {inner}");
+        }
+        for (range, address, expected) in [
+            ("10.1.2.3/8", "10.255.0.1", true),
+            ("10.0.0.0/8", "11.0.0.0", false),
+            ("0.0.0.0/0", "192.0.2.7", true),
+            ("0.0.0.0/0", "::1", false),
+            ("::/0", "192.0.2.7", false),
+            ("2001:db8::/64", "2001:db8::7", true),
+            ("2001:db8::/64", "2001:db8:0:1::7", false),
+        ] {
+            let contains = cidr(range).contains(address.parse().unwrap());
+            assert_eq!(contains, expected, "{range} {address}");
         }
     }
 
