@@ -1,10 +1,10 @@
 //! Measures the node and its pods for the server's history, each [`INTERVAL`] while a session lasts: CPU time and memory
-//! from `/proc` and the containers' engines, and the GPUs' load at the last look at the hardware. Judges nothing; what
-//! cannot be measured is absent from the message.
+//! from `/proc` and the containers' engines, when containers last wrote to their logs, and the GPUs' load at the last look
+//! at the hardware. Judges nothing; what cannot be measured is absent from the message.
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use devices::holders::DeviceHolder;
 use rpc::agent::v1::{AgentMessage, ContainerMeasurement, Measurements, PodMeasurement};
@@ -121,6 +121,8 @@ async fn usage_of_pods(
                     name: status.name.clone(),
                     cpu_millicores: cpu,
                     memory_bytes: Some(used.memory_working_set),
+                    log_modified_nanos: modified_nanos(&status.log_path),
+                    run: status.attempt,
                     ..ContainerMeasurement::default()
                 });
                 read.insert(id, now);
@@ -132,6 +134,13 @@ async fn usage_of_pods(
     }
     *before = read;
     pods.into_values().collect()
+}
+
+/// When a file was last written, in nanoseconds since 1970.
+fn modified_nanos(path: &Path) -> Option<i64> {
+    let modified = std::fs::metadata(path).ok()?.modified().ok()?;
+    let since = modified.duration_since(UNIX_EPOCH).ok()?;
+    i64::try_from(since.as_nanos()).ok()
 }
 
 fn add(sum: &mut Option<u64>, more: Option<u64>) {
@@ -210,6 +219,19 @@ mod tests {
         assert_eq!(busy_ticks(""), None);
         let meminfo = "MemTotal:       1000 kB\nMemFree:  1 kB\nMemAvailable:    400 kB\n";
         assert_eq!(in_use(meminfo), Some(600 * 1024));
+    }
+
+    #[test]
+    fn each_line_of_a_log_changes_when_it_was_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("0.log");
+        assert_eq!(modified_nanos(&path), None);
+        let file = std::fs::File::create(&path).unwrap();
+        let set = |nanos: u64| file.set_modified(UNIX_EPOCH + Duration::from_nanos(nanos));
+        set(1_700_000_000_000_000_001).unwrap();
+        assert_eq!(modified_nanos(&path), Some(1_700_000_000_000_000_001));
+        std::fs::write(&path, "a line\n").unwrap();
+        assert!(modified_nanos(&path) > Some(1_700_000_000_000_000_001));
     }
 
     #[test]

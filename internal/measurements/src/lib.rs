@@ -18,6 +18,7 @@ mod hour;
 mod latest;
 pub mod log;
 mod query;
+mod quiet;
 mod resample;
 mod retention;
 pub mod segment;
@@ -28,6 +29,7 @@ pub use columns::{BUCKET, BUCKETS_PER_DAY, Bucket, ColumnError, DayColumn, HourC
 pub use hour::{HourBlock, SERIES_MAX, add_to_day, of_day_column, of_hour};
 pub use latest::{LatestUsage, PodName, PodUsed, Used};
 pub use query::{HistoryQuery, HistoryQueryError, POINTS_MAX, QUERY_SERIES_MAX};
+pub use quiet::{CPU_QUIET_MILLICORES, ContainerSign, GPU_QUIET_PERCENT, PodSigns, QuietPods};
 pub use resample::{Point, Sample, resample};
 pub use retention::{
     BYTES_MAX, COARSE_FOR_DAYS, FINE_FOR_HOURS, FileSpan, HistoryFile, past_retention,

@@ -1,6 +1,7 @@
 //! A job's state and its cause, from the job's status and its pods.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use resources::hang::HangRecord;
 use resources::jobset;
 use resources::names;
 use resources::registry::Kind;
@@ -111,6 +112,15 @@ impl<'p> PodProgress<'p> {
     }
 }
 
+/// The verdict on a running job that hangs, from its annotations; none if it does not.
+pub fn hang_sentence<'a>(
+    state: &str,
+    annotation: impl Fn(&str) -> Option<&'a str>,
+) -> Option<String> {
+    let record = HangRecord::read(annotation).filter(|_| state == "Running");
+    record.map(|record| record.sentence())
+}
+
 /// Why a job that has not ended is held up on a node, if it is.
 pub fn blocked_sentence(state: &str, pods: &[PodProgress<'_>]) -> Option<String> {
     let goes_on = matches!(state, "Pending" | "Created" | "Running" | "Restarting");
@@ -195,6 +205,24 @@ mod tests {
         assert_eq!(settled_sentence("Restarting", &volcano, &[]), "why");
         assert_eq!(state_of(&json!({"active": 1, "ready": 0})), "Pending");
         assert_eq!(state_of(&json!({"active": 1, "ready": 1})), "Running");
+    }
+
+    #[test]
+    fn only_a_running_job_hangs() {
+        let record = r#"{"since":"2026-01-01T00:00:00Z","at":"2026-01-01T00:30:00Z","after":1800,"action":"report",
+            "unused":"gpu","ranks":true,"pod":"p","uid":"u"}"#;
+        let annotation = |name: &str| (name == names::HUNG).then_some(record);
+        assert_eq!(
+            hang_sentence("Running", annotation).as_deref(),
+            Some(
+                "No rank has written a log line or used its GPU since 2026-01-01T00:00:00Z, and muster.io/hang-after \
+                 is 30m: the job may hang."
+            )
+        );
+        for state in ["Restarting", "Suspended", "Failed", "Pending"] {
+            assert_eq!(hang_sentence(state, annotation), None, "{state}");
+        }
+        assert_eq!(hang_sentence("Running", |_| None), None);
     }
 
     #[test]

@@ -24,7 +24,7 @@ mod verdict;
 mod views;
 mod waiting;
 
-pub use board::{Board, ClusterCounts, GpuHolder, NodeGpus};
+pub use board::{Board, ClusterCounts, GpuHolder, NodeGpus, WatchedJob};
 pub use oidc_sign_in::OidcSignIn;
 pub use problem::Problem;
 pub use rest::explain::api_of;

@@ -71,7 +71,11 @@ impl FailedPod {
     pub fn of(job: &Value, ranks: &[String]) -> Option<FailedPod> {
         let name = job["metadata"]["name"].as_str()?;
         let text = message(job);
-        if let Some(record) = record_of(job).filter(|record| text.contains(&record.pod)) {
+        // The sentence about a hang names no pod.
+        let is_told = |record: &FailureRecord| {
+            text.contains(&record.pod) || text.contains(&record.sentence())
+        };
+        if let Some(record) = record_of(job).filter(is_told) {
             return Some(FailedPod {
                 pod: record.pod.clone(),
                 rank: record.rank.and_then(|rank| usize::try_from(rank).ok()),

@@ -18,6 +18,7 @@ pub mod exposition;
 pub mod failure;
 pub mod field;
 pub mod go_duration;
+pub mod hang;
 pub mod idle_gpus;
 pub mod inert_kinds;
 pub mod invalid_value;

@@ -83,6 +83,13 @@ pub const ON_FAILURE: &str = "muster.io/on-failure";
 pub const FAILURE: &str = "muster.io/failure";
 /// Annotation on a job with [`ON_FAILURE`]: its attempts, what it has spent of its budget, the nodes it keeps off.
 pub const RECOVERY: &str = "muster.io/recovery";
+/// Annotation on a job: how long its running pods may write no log line and do no work before it counts as hung. A time
+/// from 1m to 7d.
+pub const HANG_AFTER: &str = "muster.io/hang-after";
+/// Annotation on a job with [`HANG_AFTER`]: what happens when it hangs, `report` or `restart`. Defaults to `report`.
+pub const ON_HANG: &str = "muster.io/on-hang";
+/// Annotation on a job that hangs: since when, and what was observed (`hang::HangRecord`). The server writes and removes it.
+pub const HUNG: &str = "muster.io/hung";
 /// The condition of a pod that the platform ends: a lost node, an eviction, a drain. Kubernetes'.
 pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 /// The reason of this condition on a pod that the scheduler evicts. Kubernetes'.

@@ -10,7 +10,7 @@ const DEFINITIONS: &str = include_str!("../../../api/openapi/kubernetes-v1.34.js
 /// The deepest nesting of the definitions that are read, except recursive ones.
 const DEPTH_MAX: usize = 24;
 /// The annotations from which Muster reads numbers, spans and lists.
-const ANNOTATIONS: [&str; 13] = [
+const ANNOTATIONS: [&str; 16] = [
     names::WALLTIME,
     names::MIN_RUNTIME,
     names::CHECKPOINT,
@@ -22,6 +22,9 @@ const ANNOTATIONS: [&str; 13] = [
     names::ON_FAILURE,
     names::FAILURE,
     names::RECOVERY,
+    names::HANG_AFTER,
+    names::ON_HANG,
+    names::HUNG,
     "muster.io/attempts",
     "muster.io/devices",
 ];

@@ -10,6 +10,7 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, ContainerStateTerminated, Pod, PodCondition, PodSpec};
 use resources::failure::{FailureClass, FailureRecord, LogEvidence, of_log};
+use resources::hang::HangRecord;
 use resources::names;
 
 use crate::pod_facts::{self, PodPhase};
@@ -102,6 +103,40 @@ pub(crate) struct Member<'p> {
     pub(crate) attempts: u32,
     /// The attempt of the gang that the pod is part of; 0 is the first.
     pub(crate) attempt: u32,
+    /// The job's hang, of the running pod that stands for it, if something follows a hang.
+    pub(crate) hang: Option<&'p HangRecord>,
+}
+
+impl Member<'_> {
+    /// Whether the pod shows a failure, or stands for a hang.
+    pub(crate) fn shows_failure(&self) -> bool {
+        self.hang.is_some() || shows_failure(self.pod, self.main)
+    }
+
+    /// The hang, unless the pod shows a failure of its own.
+    fn only_hang(&self) -> Option<&HangRecord> {
+        self.hang.filter(|_| !shows_failure(self.pod, self.main))
+    }
+
+    /// How the pod failed, or the job hangs.
+    pub(crate) fn story(&self) -> Story {
+        match self.only_hang() {
+            Some(hang) => Story {
+                class: FailureClass::Hang,
+                what: hang.observed(),
+                ..Story::default()
+            },
+            None => story(self.pod, self.main),
+        }
+    }
+
+    /// When that was.
+    pub(crate) fn failed_at(&self) -> Option<Timestamp> {
+        match self.only_hang() {
+            Some(hang) => Some(hang.at),
+            None => failed_at(self.pod, self.main),
+        }
+    }
 }
 
 /// The condition by which the platform says that it ends a pod.
@@ -314,7 +349,8 @@ pub(crate) fn report_log_end(containers: &mut [Container]) {
 /// The record of one member's failure.
 pub(crate) fn record(member: &Member<'_>) -> FailureRecord {
     let pod = member.pod;
-    let story = story(pod, member.main);
+    let story = member.story();
+    let is_one = story.class == FailureClass::Hang || story.class.is_retried_by_node();
     FailureRecord {
         class: story.class,
         pod: pod_facts::name(pod).to_owned(),
@@ -324,14 +360,14 @@ pub(crate) fn record(member: &Member<'_>) -> FailureRecord {
         exit_code: story.exit_code,
         what: story.what,
         evidence: story.evidence,
-        attempts: match is_of_platform(pod) || story.class.is_retried_by_node() {
+        attempts: match is_of_platform(pod) || is_one {
             true => 1,
             false => member.attempts,
         },
         charged: !is_of_platform(pod),
         attempt: member.attempt,
         action: None,
-        at: failed_at(pod, member.main),
+        at: member.failed_at(),
     }
 }
 
@@ -355,18 +391,18 @@ pub(crate) fn failed_at(pod: &Pod, main: &str) -> Option<Timestamp> {
 pub(crate) fn order(member: &Member<'_>) -> (bool, Option<Timestamp>, u8) {
     let pod = member.pod;
     let over = PodPhase::of(pod) == PodPhase::Failed || pod_facts::is_leaving(pod);
-    let story = story(pod, member.main);
+    let story = member.story();
     let consequence = match story.class {
         FailureClass::NetworkError => 2,
         _ if story.exit_code.is_some_and(|code| code >= SIGNAL_BASE) => 1,
         _ => 0,
     };
-    (!over, failed_at(pod, member.main), consequence)
+    (!over, member.failed_at(), consequence)
 }
 
 /// The member that failed first: the others often fail because of it.
 pub(crate) fn first<'p>(members: impl Iterator<Item = Member<'p>>) -> Option<Member<'p>> {
-    let failed = members.filter(|member| shows_failure(member.pod, member.main));
+    let failed = members.filter(Member::shows_failure);
     failed.min_by_key(order)
 }
 
@@ -410,10 +446,10 @@ pub(crate) fn observe_last<'p>(
     known: Option<FailureRecord>,
     members: impl Iterator<Item = Member<'p>>,
 ) -> Option<FailureRecord> {
-    let failed = members.filter(|member| shows_failure(member.pod, member.main));
+    let failed = members.filter(Member::shows_failure);
     let key = |member: &Member<'_>| {
         let over = PodPhase::of(member.pod) == PodPhase::Failed;
-        (over, failed_at(member.pod, member.main))
+        (over, member.failed_at())
     };
     let Some(found) = failed.max_by_key(key).map(|last| record(&last)) else {
         return known;
@@ -623,6 +659,7 @@ mod tests {
             main: "",
             attempts: 1,
             attempt: 0,
+            hang: None,
         })
     }
 
@@ -640,6 +677,44 @@ mod tests {
         assert_eq!(name(&gang[..3]).unwrap(), "killed");
         assert_eq!(name(&gang[..2]).unwrap(), "peer");
         assert_eq!(name(&[pod(json!({"phase": "Running"}))]), None);
+    }
+
+    #[test]
+    fn a_hang_is_of_the_whole_job_and_gives_way_to_a_pods_own_failure() {
+        let at: Timestamp = "2026-01-01T00:00:07Z".parse().unwrap();
+        let hang = HangRecord {
+            since: "2026-01-01T00:00:00Z".parse().unwrap(),
+            at,
+            after: 60,
+            action: resources::hang::OnHang::Restart,
+            unused: resources::hang::WorkMeasure::Gpu,
+            ranks: true,
+            pod: "p".to_owned(),
+            uid: "u".to_owned(),
+        };
+        let runs = pod(json!({"phase": "Running"}));
+        let member = |pod| Member {
+            pod,
+            rank: Some(0),
+            main: "",
+            attempts: 3,
+            attempt: 2,
+            hang: Some(&hang),
+        };
+        let found = observe(None, std::iter::once(member(&runs))).unwrap();
+        assert_eq!((found.class, found.at), (FailureClass::Hang, Some(at)));
+        assert_eq!((found.attempts, found.attempt, found.charged), (1, 2, true));
+        assert_eq!(
+            found.sentence(),
+            "No rank has written a log line or used its GPU since 2026-01-01T00:00:00Z, and muster.io/hang-after is 60s"
+        );
+        let cause = failed("cause", 3, 9, "");
+        let own = observe(None, std::iter::once(member(&cause))).unwrap();
+        assert_eq!(own.class, FailureClass::ExitCode);
+        // Another pod that failed is the cause, although it failed later.
+        let others = members(std::slice::from_ref(&cause));
+        let both = observe(None, std::iter::once(member(&runs)).chain(others)).unwrap();
+        assert_eq!(both.pod, "cause");
     }
 
     #[test]
@@ -687,6 +762,7 @@ mod tests {
             main: "",
             attempts: 1,
             attempt: 1,
+            hang: None,
         };
         let record = observe(Some(again.clone()), std::iter::once(next)).unwrap();
         assert_eq!(record.pod, "next");
@@ -697,6 +773,7 @@ mod tests {
             main: "",
             attempts: 2,
             attempt: 0,
+            hang: None,
         };
         let record = observe(Some(again.clone()), std::iter::once(twice)).unwrap();
         assert_eq!((record.attempts, record.action), (2, again.action));

@@ -11,7 +11,7 @@ use std::time::Duration;
 use fleet::{MeasurementSink, NodeMeasurements};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
-use measurements::{HistoryQuery, LatestUsage, Point, SERIES_MAX, Series};
+use measurements::{HistoryQuery, LatestUsage, Point, QuietPods, SERIES_MAX, Series};
 use parking_lot::{Mutex, RwLock};
 use portal::{Board, MeasurementsUnread, SharedUsage};
 use supervisor::{StatefulLoop, Stop};
@@ -39,6 +39,7 @@ pub struct History {
     usage: SharedUsage,
     idle: SharedIdleGpus,
     latest: SharedLatestUsage,
+    quiet: SharedQuietPods,
 }
 
 /// What nodes and pods used at their last measurement.
@@ -46,6 +47,9 @@ pub type SharedLatestUsage = Arc<RwLock<LatestUsage>>;
 
 /// Since when the GPUs of pods do nothing.
 pub type SharedIdleGpus = Arc<Mutex<IdleGpus>>;
+
+/// Since when pods write no log and do no work.
+pub type SharedQuietPods = Arc<Mutex<QuietPods>>;
 
 /// Answers questions about measurements.
 pub type MeasuredSource = dyn Fn(HistoryQuery) -> BoxFuture<'static, Result<Vec<Vec<Point>>, MeasurementsUnread>>
@@ -85,12 +89,18 @@ impl History {
             usage,
             idle: SharedIdleGpus::default(),
             latest: SharedLatestUsage::default(),
+            quiet: SharedQuietPods::default(),
         }
     }
 
     /// Since when the GPUs of pods do nothing, kept current while the history runs.
     pub fn idle_gpus(&self) -> SharedIdleGpus {
         self.idle.clone()
+    }
+
+    /// Since when pods write no log and do no work, kept current while the history runs.
+    pub fn quiet_pods(&self) -> SharedQuietPods {
+        self.quiet.clone()
     }
 
     /// What nodes and pods used at their last measurement, kept current while the history runs.
@@ -149,6 +159,7 @@ impl History {
                 Some(measured) = self.received.recv() => {
                     collect::count_activity(&measured, &mut activity, &self.usage, &mut self.idle.lock());
                     collect::keep_latest(&measured, &mut self.latest.write());
+                    collect::keep_quiet(&measured, &mut self.quiet.lock());
                     pending.add(measured.at.as_second(), collect::of_node(&measured));
                 }
                 _ = ticks.tick() => {
@@ -156,6 +167,7 @@ impl History {
                     activity.forget(now);
                     self.idle.lock().forget(now);
                     self.latest.write().forget(now);
+                    self.quiet.lock().forget(now);
                     if let Some(counts) = board.counts() {
                         pending.add(now.as_second(), collect::of_cluster(&counts));
                     }

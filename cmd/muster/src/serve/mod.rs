@@ -12,6 +12,7 @@ mod decisions;
 mod doctor;
 mod extender;
 mod footprint;
+mod hangs;
 mod health;
 mod history;
 pub mod host;

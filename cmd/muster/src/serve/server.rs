@@ -22,6 +22,7 @@ use super::accounting::Accounting;
 use super::alerting::{self, Alerting};
 use super::certificate::{self, Certificate, ServerNames};
 use super::decisions::Decisions;
+use super::hangs::HangDetection;
 use super::history::History;
 use super::idle_gpus::IdleGpuPolicing;
 use super::layout::{FileLayout, write_private};
@@ -143,6 +144,7 @@ impl RunningServer {
         backends::connect_usage(&api, history.latest_usage());
         let board = portal::Board::start(&client("portal"));
         let idle_gpus = IdleGpuPolicing::new(board.clone(), history.idle_gpus());
+        let hangs = HangDetection::new(board.clone(), history.quiet_pods());
         let portal = portal::Portal {
             identity: identity.clone(),
             board: board.clone(),
@@ -206,6 +208,7 @@ impl RunningServer {
 
         let (of_alerts, certificates_of_alerts) = (client("alerting"), served.clone());
         let of_idle_gpus = client("idle-gpu-policy");
+        let of_hangs = client("hang-detection");
         let mut components = Supervisor::new();
         components
             .run("audit log", |stop| async move {
@@ -230,6 +233,10 @@ impl RunningServer {
             })
             .until_done("idle GPU policy", |stop| async move {
                 idle_gpus.run(of_idle_gpus, stop).await;
+                Ok::<(), Infallible>(())
+            })
+            .until_done("hang detection", |stop| async move {
+                hangs.run(of_hangs, stop).await;
                 Ok::<(), Infallible>(())
             })
             .until_done("alerts", |stop| async move {

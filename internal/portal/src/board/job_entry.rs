@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::jobs::{ConditionRow, JobRow, Tone, tone_of};
 use super::pods::PodRow;
-use crate::job_state::{PodProgress, blocked_sentence, settled_sentence, state_of};
+use crate::job_state::{PodProgress, blocked_sentence, hang_sentence, settled_sentence, state_of};
 use crate::other_kinds::{self, Group, OtherKind};
 
 /// The plural name of pods.
@@ -417,6 +417,10 @@ impl JobFacts {
             Some(blocked) => return blocked,
             None => other_kinds::message(self.kind, &self.object),
         };
+        let annotations = &self.object["metadata"]["annotations"];
+        if let Some(hangs) = hang_sentence(&state, |name| annotations[name].as_str()) {
+            return hangs;
+        }
         match message.is_empty() {
             true => settled_sentence(&state, status, &pods),
             false => message,

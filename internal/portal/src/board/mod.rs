@@ -5,6 +5,7 @@
 
 mod catching_up;
 mod counts;
+mod hangs;
 mod holders;
 mod job_entry;
 mod jobs;
@@ -43,6 +44,7 @@ use crate::other_kinds::{self, OtherKind};
 
 pub use catching_up::caught_up;
 pub use counts::{ClusterCounts, NodeGpus, runs, waits};
+pub use hangs::WatchedJob;
 pub use holders::GpuHolder;
 pub use job_entry::{CRON_JOBS, JobEntry, PODS};
 pub use jobs::{GONE, JobDetail, JobRow, Replica, Tone, tone_of};

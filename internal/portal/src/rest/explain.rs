@@ -17,7 +17,9 @@ use serde_json::{Value, json};
 
 use crate::board::{Tone, tone_of};
 use crate::failure;
-use crate::job_state::{PodProgress, blocked_sentence, owner_label, settled_sentence, state_of};
+use crate::job_state::{
+    PodProgress, blocked_sentence, hang_sentence, owner_label, settled_sentence, state_of,
+};
 use crate::other_kinds::OtherKind;
 use crate::problem::Problem;
 use crate::state::{Portal, SignedIn};
@@ -84,10 +86,15 @@ pub async fn explain(
         })));
     }
     let pods: Vec<PodProgress<'_>> = pods.iter().map(PodProgress::of).collect();
+    let blocked = blocked_sentence(&state, &pods);
+    let annotations = job.metadata.annotations.as_ref();
+    let hangs = hang_sentence(&state, |name| annotations?.get(name).map(String::as_str));
+    let hangs = hangs.filter(|_| blocked.is_none());
     Ok(Json(json!({
         "state": state,
-        "sentence": settled_sentence(&state, &job.data["status"], &pods),
-        "blocked": blocked_sentence(&state, &pods).is_some(),
+        "hangs": hangs.is_some(),
+        "sentence": hangs.unwrap_or_else(|| settled_sentence(&state, &job.data["status"], &pods)),
+        "blocked": blocked.is_some(),
         "lastFailure": last_failure(&job),
     })))
 }

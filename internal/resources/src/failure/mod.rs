@@ -44,11 +44,13 @@ pub enum FailureClass {
     Preempted,
     /// The pod was evicted: a drain, a taint, or its node's lack of memory or disk.
     Evicted,
+    /// No rank wrote a log line or worked for as long as the job permits (`muster.io/hang-after`).
+    Hang,
 }
 
 impl FailureClass {
     /// All classes.
-    pub const ALL: [FailureClass; 13] = [
+    pub const ALL: [FailureClass; 14] = [
         FailureClass::ExitCode,
         FailureClass::PythonError,
         FailureClass::Signal,
@@ -62,6 +64,7 @@ impl FailureClass {
         FailureClass::NodeUnfit,
         FailureClass::Preempted,
         FailureClass::Evicted,
+        FailureClass::Hang,
     ];
 
     /// The class in annotations and answers.
@@ -81,6 +84,7 @@ impl FailureClass {
             FailureClass::NodeUnfit => "node-unfit",
             FailureClass::Preempted => "preempted",
             FailureClass::Evicted => "evicted",
+            FailureClass::Hang => "hang",
         }
     }
 
@@ -110,7 +114,8 @@ pub struct FailureRecord {
     /// The exit code, if a program ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// What happened, as the predicate of a sentence: `exited with code 1`.
+    /// What happened, as the predicate of a sentence: `exited with code 1`; of a hang, which is of no single rank, the
+    /// whole sentence.
     pub what: String,
     /// The evidence: `ValueError: bad shard 17 (train.py line 12, in load)`.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -151,6 +156,9 @@ impl FailureRecord {
     /// shard 17 (train.py line 12, in load)`.
     #[must_use]
     pub fn sentence(&self) -> String {
+        if self.class == FailureClass::Hang {
+            return self.what.clone();
+        }
         let who = match self.rank {
             Some(rank) => format!("Rank {rank} ({})", self.pod),
             None => format!("Pod {}", self.pod),
@@ -208,6 +216,12 @@ mod tests {
             ..record
         };
         assert_eq!(alone.sentence(), "Pod j-worker-0 exited with code 1");
+        let hung = FailureRecord {
+            class: FailureClass::Hang,
+            what: "No rank has written a log line".to_owned(),
+            ..alone
+        };
+        assert_eq!(hung.sentence(), "No rank has written a log line");
     }
 
     #[test]

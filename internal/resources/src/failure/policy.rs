@@ -88,6 +88,11 @@ pub enum OnFailureError {
     /// An action that cannot follow the class.
     #[error("{0:?} can only be followed by fail: the node itself tries again until the pod starts")]
     OnlyFail(&'static str),
+    /// An action that needs one rank that failed, for a hang.
+    #[error(
+        "\"hang\" has no rank that failed; follow it by restart-gang or fail, without exclude-node"
+    )]
+    Hang,
 }
 
 impl OnFailure {
@@ -111,6 +116,9 @@ impl OnFailure {
                 if found.is_retried_by_node() && rule.action != FailureAction::Fail {
                     return Err(OnFailureError::OnlyFail(found.as_str()));
                 }
+                if found == FailureClass::Hang && rule != of_hang(rule) {
+                    return Err(OnFailureError::Hang);
+                }
                 policy.rules.insert(found, rule)
             };
             if before.is_some() {
@@ -122,7 +130,8 @@ impl OnFailure {
 
     /// What follows a failure of a class; none if the node tries again by itself. `unloadable`: the program cannot be
     /// loaded. Of the classes that the annotation does not name, these are not the default's: a program that cannot be
-    /// loaded and one that does not start fail the job, because their next start fails in the same way.
+    /// loaded and one that does not start fail the job, because their next start fails in the same way; and a hang, which
+    /// is of no single rank, restarts the gang where the default restarts one rank.
     #[must_use]
     pub fn of(&self, class: FailureClass, unloadable: bool) -> Option<FailureResponseRule> {
         if let Some(rule) = self.rules.get(&class) {
@@ -136,8 +145,23 @@ impl OnFailure {
             class if class.is_retried_by_node() => None,
             FailureClass::StartError => Some(always(FailureAction::Fail)),
             FailureClass::PythonError if unloadable => Some(always(FailureAction::Fail)),
+            FailureClass::Hang => {
+                let default = self.default.unwrap_or(always(FailureAction::RestartGang));
+                Some(of_hang(default))
+            }
             _ => Some(self.default.unwrap_or(always(FailureAction::RestartGang))),
         }
+    }
+}
+
+/// The rule as it applies to a hang: no single rank has failed that could start anew alone, and no node is the cause.
+fn of_hang(rule: FailureResponseRule) -> FailureResponseRule {
+    FailureResponseRule {
+        action: match rule.action {
+            FailureAction::RestartRank => FailureAction::RestartGang,
+            action => action,
+        },
+        exclude_node: false,
     }
 }
 
@@ -216,6 +240,21 @@ mod tests {
             action(&policy, FailureClass::Evicted, false),
             "restart-gang"
         );
+        for (text, expected) in [
+            ("signal=fail", "restart-gang"),
+            ("default=restart-rank", "restart-gang"),
+            ("default=restart-gang+exclude-node", "restart-gang"),
+            ("default=fail", "fail"),
+            ("hang=restart-gang,default=fail", "restart-gang"),
+            ("hang=fail", "fail"),
+        ] {
+            let policy = OnFailure::parse(text).unwrap();
+            assert_eq!(
+                action(&policy, FailureClass::Hang, false),
+                expected,
+                "{text}"
+            );
+        }
     }
 
     #[test]
@@ -236,7 +275,7 @@ mod tests {
             (
                 "oom=fail",
                 "\"oom\" is no class of failures; use exit-code, python-error, signal, out-of-memory, gpu-error, \
-                 network-error, start-error, image-error, volume-error, node-lost, node-unfit, preempted, evicted or default",
+                 network-error, start-error, image-error, volume-error, node-lost, node-unfit, preempted, evicted, hang or default",
             ),
             (
                 "signal=retry",
@@ -259,6 +298,14 @@ mod tests {
             (
                 "image-error=restart-gang",
                 "\"image-error\" can only be followed by fail: the node itself tries again until the pod starts",
+            ),
+            (
+                "hang=restart-rank",
+                "\"hang\" has no rank that failed; follow it by restart-gang or fail, without exclude-node",
+            ),
+            (
+                "hang=restart-gang+exclude-node",
+                "\"hang\" has no rank that failed; follow it by restart-gang or fail, without exclude-node",
             ),
         ];
         for (text, error) in table {

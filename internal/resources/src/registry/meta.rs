@@ -7,7 +7,7 @@ use crate::json;
 use crate::numbers::OWNER_REFERENCES_MAX;
 use crate::syntax;
 
-use super::idle_gpus;
+use super::{hang, idle_gpus};
 
 /// The most bytes of all annotations of an object together.
 const ANNOTATIONS_MAX: usize = 256 * 1024;
@@ -146,6 +146,7 @@ pub fn check(
     // A namespace checks its limit as a part of its policy.
     if namespaced {
         idle_gpus::check_own(new, old, errors);
+        hang::check(new, old, errors);
     }
     if let Some(old) = old {
         check_change(meta, json::at(old, &["metadata"]), &path, errors);

@@ -17,6 +17,7 @@ mod cronjob;
 mod endpoints;
 mod endpointslice;
 mod event;
+mod hang;
 mod horizontalpodautoscaler;
 mod idle_gpus;
 mod job;

@@ -99,7 +99,7 @@ const KNOWN: [(&str, &[&str], ValueForm); 32] = [
     (names::TEAM_LIMIT, &["Queue"], ValueForm::Amounts),
 ];
 /// Annotations that controllers and clients write for their own use.
-const OTHERS: [&str; 11] = [
+const OTHERS: [&str; 14] = [
     names::CANCELLED_BY,
     names::CANCELLED_BECAUSE,
     names::IDLE_GPU_LIMIT,
@@ -111,6 +111,9 @@ const OTHERS: [&str; 11] = [
     names::ON_FAILURE,
     names::FAILURE,
     names::RECOVERY,
+    names::HANG_AFTER,
+    names::ON_HANG,
+    names::HUNG,
 ];
 /// The prefix of Muster's annotations.
 const OURS: &str = "muster.io/";

@@ -155,6 +155,7 @@ fn members<'p>(
         main: "",
         attempts,
         attempt: 0,
+        hang: None,
     })
 }
 

@@ -190,6 +190,7 @@ fn member<'p>(
         main: "",
         attempts: pod_facts::restart_count(pod).max(1),
         attempt: restarts,
+        hang: None,
     })
 }
 

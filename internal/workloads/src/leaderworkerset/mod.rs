@@ -200,6 +200,7 @@ impl<'a> Decision<'a> {
                 main: "",
                 attempts: 1,
                 attempt: 0,
+                hang: None,
             };
             failure::record(&member).sentence()
         } else {

@@ -24,6 +24,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use resources::failure::{FailureAction, FailureRecord};
+use resources::hang::{HangRecord, OnHang};
 use resources::kinds::{PodGroup, TrainingJobStatus};
 use resources::names;
 use resources::numbers::later;
@@ -41,7 +42,7 @@ pub use self::view::{Details, ElasticBounds, TrainingJob, TrainingJobView};
 use crate::action::{Action, EventNote, ReconcileOutcome, delete_pod};
 use crate::failure;
 use crate::ownership::controlled_by;
-use crate::pod_facts;
+use crate::pod_facts::{self, PodPhase};
 use crate::pod_room::PodRoom;
 
 /// Seconds until a job that found no free rendezvous port tries again.
@@ -154,14 +155,16 @@ fn proceed(
     let known = ledger.clone();
     ledger.observe(roster);
     let known_failure = failure_record(plan);
-    let mut record = failure::observe(known_failure.clone(), members(plan, roster, &ledger));
+    let hang = answered_hang(plan);
+    let seen = members(plan, roster, &ledger, hang.as_ref());
+    let mut record = failure::observe(known_failure.clone(), seen);
     let policy = &plan.on_failure;
     let known_recovery = Recovery::read(plan);
     let mut recovery = known_recovery.clone();
     let mut action = None;
     let answer = match (policy, &known_recovery) {
         (Some(policy), Some(before)) => {
-            let failed = members(plan, roster, &ledger);
+            let failed = members(plan, roster, &ledger, hang.as_ref());
             let answer = recovery::answer(plan, policy, before, roster, failed, now);
             recovery = Some(answer.after);
             action = answer.action;
@@ -290,22 +293,36 @@ fn failure_record(plan: &ParsedTrainingJob<'_>) -> Option<FailureRecord> {
     FailureRecord::read(|name| annotations?.get(name).map(String::as_str))
 }
 
+/// The job's hang, if its policy answers it: the server records the hang of any job, and that of one that only reports it
+/// changes nothing here.
+fn answered_hang(plan: &ParsedTrainingJob<'_>) -> Option<HangRecord> {
+    let annotations = plan.meta.annotations.as_ref()?;
+    let record = HangRecord::read(|name| annotations.get(name).map(String::as_str));
+    record.filter(|record| plan.on_failure.is_some() && record.action == OnHang::Restart)
+}
+
 /// The replicas' pods whose failures matter to the job, each with its rank.
 fn members<'a>(
     plan: &'a ParsedTrainingJob<'_>,
     roster: &'a Roster<'a>,
     ledger: &'a ReplicaLedger,
+    hang: Option<&'a HangRecord>,
 ) -> impl Iterator<Item = failure::Member<'a>> {
     let matters = |role: ReplicaType| role != ReplicaType::Worker || !plan.workers_may_fail();
-    let slots = roster.slots.iter().filter(move |slot| matters(slot.role));
-    slots.filter_map(move |slot| {
-        let replicas = plan.replicas_of(slot.role)?;
+    roster.slots.iter().filter_map(move |slot| {
+        let (pod, replicas) = (slot.pod?, plan.replicas_of(slot.role)?);
+        let runs = PodPhase::of(pod) == PodPhase::Running && !pod_facts::is_leaving(pod);
+        let hang = hang.filter(|hang| runs && hang.uid == pod_facts::uid(pod));
+        if hang.is_none() && !matters(slot.role) {
+            return None;
+        }
         Some(failure::Member {
-            pod: slot.pod?,
+            pod,
             rank: Some(plan.rank(slot.role, slot.index)),
             main: replicas.main_container_name(),
             attempts: ledger.attempts_of(slot.role, slot.index).max(1),
-            attempt: recovery::attempt_of(slot.pod?),
+            attempt: recovery::attempt_of(pod),
+            hang,
         })
     })
 }

@@ -155,7 +155,7 @@ pub(crate) fn answer<'a>(
     answer.after.prune(roster, now);
     let decisions = decisions(policy, before, members);
     if let Some(first) = decisions.first() {
-        let at = failure::failed_at(first.member.pod, first.member.main).unwrap_or(now);
+        let at = first.member.failed_at().unwrap_or(now);
         let cause_by = later(at, CAUSE_WAIT);
         if first.class == FailureClass::NetworkError
             && cause_by > now
@@ -191,14 +191,14 @@ fn decisions<'a>(
     members: impl Iterator<Item = Member<'a>>,
 ) -> Vec<Decision<'a>> {
     let open = |member: &Member<'a>| {
-        failure::shows_failure(member.pod, member.main)
+        member.shows_failure()
             && !before.answered.contains(pod_facts::uid(member.pod))
             && !before.is_old(member.pod)
     };
     let mut open: Vec<Member<'a>> = members.filter(open).collect();
     open.sort_by_key(failure::order);
     let decision = |member: Member<'a>| {
-        let story = failure::story(member.pod, member.main);
+        let story = member.story();
         let rule = policy.of(story.class, story.unloadable)?;
         Some(Decision {
             member,
@@ -293,9 +293,8 @@ fn decide(
 /// When the pods that replace this one are created: at once after what the platform did, after a pod that ran for long,
 /// and the first time; later ones wait longer each time.
 fn due_at(decision: &Decision<'_>, before: &Recovery, now: Timestamp) -> Timestamp {
-    let (pod, main) = (decision.member.pod, decision.member.main);
-    let failed = failure::failed_at(pod, main).unwrap_or(now);
-    let healthy = pod_facts::started_at(pod)
+    let failed = decision.member.failed_at().unwrap_or(now);
+    let healthy = pod_facts::started_at(decision.member.pod)
         .is_some_and(|started| failed.duration_since(started) >= HEALTHY_AFTER);
     // A node that cannot start the pod could be asked again at once; for the rest, the scheduler waits for room.
     let earlier = match (decision.excused, decision.class) {

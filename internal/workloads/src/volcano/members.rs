@@ -126,6 +126,7 @@ impl<'a> Members<'a> {
                 main: "",
                 attempts: 1,
                 attempt: self.version,
+                hang: None,
             })
         })
     }
@@ -142,6 +143,7 @@ impl<'a> Members<'a> {
             main: "",
             attempts: 1,
             attempt: 0,
+            hang: None,
         };
         failure::record(&member).sentence()
     }

@@ -1,10 +1,12 @@
-//! From what agents and the board say to series, and to the activity and the idle time of held GPUs. Pure but for the
-//! book's lock.
+//! From what agents and the board say to series, to the activity and the idle time of held GPUs, and to the time for
+//! which pods are quiet. Pure but for the book's lock.
 
 use std::collections::BTreeMap;
 
 use fleet::NodeMeasurements;
-use measurements::{LatestUsage, Metric, PodUsed, Series, Subject, Used};
+use measurements::{
+    ContainerSign, LatestUsage, Metric, PodSigns, PodUsed, QuietPods, Series, Subject, Used,
+};
 use portal::{ClusterCounts, SharedUsage};
 use usage::{ActivityWatch, IdleGpus, PodUid};
 
@@ -109,6 +111,31 @@ pub fn keep_latest(measured: &NodeMeasurements, latest: &mut LatestUsage) {
     latest.observe(&measured.node, measured.at, node, pods.collect());
 }
 
+/// Takes in whether the pods of a node wrote to their logs and worked.
+pub fn keep_quiet(measured: &NodeMeasurements, quiet: &mut QuietPods) {
+    let values = &measured.values;
+    for pod in &values.pods {
+        let containers = pod.containers.iter().map(|container| {
+            let sign = ContainerSign {
+                run: container.run,
+                log_modified: container.log_modified_nanos,
+                cpu_millicores: container.cpu_millicores,
+            };
+            (container.name.clone(), sign)
+        });
+        let gpus = pod.gpus.iter().map(|id| {
+            let mut all = values.gpus.iter();
+            let gpu = all.find(|gpu| gpu.id == *id);
+            (id.clone(), gpu.and_then(|gpu| gpu.utilisation))
+        });
+        let signs = PodSigns {
+            containers: containers.collect(),
+            gpus: gpus.collect(),
+        };
+        quiet.observe(&pod.uid, measured.at, signs);
+    }
+}
+
 /// Counts what the held GPUs did since the node's last message.
 pub fn count_activity(
     measured: &NodeMeasurements,
@@ -157,9 +184,57 @@ fn bytes(bytes: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use rpc::agent::v1::{GpuMeasurement, Measurements, PodMeasurement};
+    use resources::hang::Quietness;
+    use rpc::agent::v1::{ContainerMeasurement, GpuMeasurement, Measurements, PodMeasurement};
 
     use super::*;
+
+    #[test]
+    fn a_pod_whose_log_and_gpu_stand_still_is_quiet() {
+        let message = |second: i64, log: i64, utilisation: f64| {
+            let gpu = GpuMeasurement {
+                id: "a".to_owned(),
+                utilisation: Some(utilisation),
+                ..GpuMeasurement::default()
+            };
+            let container = ContainerMeasurement {
+                name: "main".to_owned(),
+                log_modified_nanos: Some(log),
+                ..ContainerMeasurement::default()
+            };
+            let pod = PodMeasurement {
+                uid: "u".to_owned(),
+                gpus: vec!["a".to_owned()],
+                containers: vec![container],
+                ..PodMeasurement::default()
+            };
+            NodeMeasurements {
+                node: "n1".to_owned(),
+                at: at(second),
+                values: Measurements {
+                    gpus: vec![gpu],
+                    pods: vec![pod],
+                    ..Measurements::default()
+                },
+            }
+        };
+        let mut quiet = QuietPods::default();
+        let mut see = |second: i64, log: i64, utilisation: f64| {
+            keep_quiet(&message(second, log, utilisation), &mut quiet);
+            quiet.of([("u", 1)], at(second))
+        };
+        assert_eq!(see(0, 1, 0.0), Quietness::Unknown);
+        assert_eq!(see(15, 1, 0.0), Quietness::Since(at(0)));
+        for second in [30, 45, 60, 75] {
+            assert_eq!(see(second, 2, 0.0), Quietness::Works);
+        }
+        assert_eq!(see(90, 2, 0.0), Quietness::Since(at(30)));
+        assert_eq!(see(105, 2, 90.0), Quietness::Works);
+    }
+
+    fn at(second: i64) -> jiff::Timestamp {
+        jiff::Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_secs(second)
+    }
 
     #[test]
     fn a_message_becomes_series_and_what_is_absent_has_none() {

@@ -280,3 +280,52 @@ fn pods_from_before_the_annotation_are_the_first_attempt() {
     assert!(!world.holds(Failed));
     assert!(uids(&world).iter().all(|uid| !before.contains(uid)));
 }
+
+/// The server records that the job is quiet since its pods run.
+fn hangs(world: &mut World, second: i64, action: &str) {
+    let record = json!({"since": at(2).to_string(), "at": at(second).to_string(), "after": 60, "action": action,
+        "unused": "gpu", "ranks": true, "pod": "demo-master-0",
+        "uid": world.pods["demo-master-0"].metadata.uid});
+    let annotations = world.job.metadata.annotations.get_or_insert_default();
+    annotations.insert("muster.io/hung".to_owned(), record.to_string());
+}
+
+#[test]
+fn a_job_that_hangs_starts_anew_as_a_whole_and_is_charged() {
+    let mut world = running("default=restart-rank", Some(1));
+    let before = uids(&world);
+    hangs(&mut world, 70, "report");
+    world.settle(at(70));
+    assert_eq!(uids(&world), before, "it is only reported");
+    hangs(&mut world, 70, "restart");
+    world.settle(at(70));
+    let observed = "No rank has written a log line or used its GPU since 2023-11-14T22:13:22Z, and \
+         muster.io/hang-after is 60s";
+    assert_eq!(
+        world.message(Restarting),
+        format!("PyTorchJob demo is restarting all ranks (restart 1 of 1): {observed}.")
+    );
+    assert_eq!(world.pod_names(), ALL);
+    for pod in ALL {
+        let labels = world.pods[pod].metadata.labels.as_ref().unwrap();
+        assert_eq!(labels["muster.io/attempt"], "1");
+    }
+    let record = annotation(&world, "muster.io/failure");
+    assert_eq!(
+        (&record["class"], &record["action"], &record["charged"]),
+        (&json!("hang"), &json!("restart-gang"), &json!(true))
+    );
+    assert_eq!(
+        annotation(&world, "muster.io/recovery"),
+        json!({"attempt": 1, "charged": 1})
+    );
+    // The record is of the attempt that is over.
+    world.run_all();
+    world.settle(at(71));
+    assert!(world.holds(Running) && !world.holds(Restarting));
+    hangs(&mut world, 200, "restart");
+    world.settle(at(200));
+    assert!(world.holds(Failed));
+    assert!(world.message(Failed).contains(observed));
+    assert_eq!(annotation(&world, "muster.io/failure")["action"], "fail");
+}
