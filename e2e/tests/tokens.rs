@@ -2,48 +2,18 @@
 //! and on the page, address ranges, and tokens from before there were checksums.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::io::{Read, Write};
 use std::time::Duration;
 
-use e2e::{Platform, eventually};
+use e2e::{Platform, Reply, eventually, send};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
 const PASSWORD: &str = "four random words";
 
-/// An answer over plain HTTP, as a client on the server's machine gets it.
-struct Reply {
-    code: u16,
-    whole: String,
-}
-
-/// Sends one request with these further lines of its head.
-fn send(platform: &Platform, request: &str, lines: &[String], media: &str, body: &str) -> Reply {
-    let mut stream = std::net::TcpStream::connect(&platform.listen).unwrap();
-    let mut head = format!(
-        "{request} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: {media}\r\nContent-Length: {}\r\n",
-        platform.listen,
-        body.len()
-    );
-    for line in lines {
-        head.push_str(line);
-        head.push_str("\r\n");
-    }
-    let request = format!("{head}\r\n{body}");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut whole = String::new();
-    stream.read_to_string(&mut whole).unwrap();
-    let code = whole.split(' ').nth(1).and_then(|code| code.parse().ok());
-    Reply {
-        code: code.unwrap_or_else(|| panic!("no answer: {whole:?}")),
-        whole,
-    }
-}
-
 /// A request with a bearer token.
 fn ask(platform: &Platform, token: &str, request: &str, body: &str) -> Reply {
     let bearer = [format!("Authorization: Bearer {token}")];
-    send(platform, request, &bearer, "application/json", body)
+    send(platform, request, &bearer, body)
 }
 
 fn whoami(platform: &Platform, token: &str) -> u16 {
@@ -172,18 +142,17 @@ fn a_token_shows_its_last_use_is_rotated_with_an_overlap_and_refused_when_mistyp
 
     // The page of the account does the same in a session.
     let fields = format!("user=ann&password={}", PASSWORD.replace(' ', "+"));
-    let form = "application/x-www-form-urlencoded";
-    let signed = send(&platform, "POST /ui/sign-in", &[], form, &fields);
+    let signed = send(&platform, "POST /ui/sign-in", &[], &fields);
     let cookie = signed.whole.split("muster_session=").nth(1).unwrap();
     let cookie = cookie.split(';').next().unwrap();
     let session = [
         format!("Cookie: muster_session={cookie}"),
         format!("Origin: http://{}", platform.listen),
     ];
-    let account = send(&platform, "GET /ui/account", &session, form, "");
+    let account = send(&platform, "GET /ui/account", &session, "");
     let action = format!("/ui/account/tokens/{}/rotation", id_of(&newest));
     assert!(account.whole.contains(&action), "{}", account.whole);
-    let page = send(&platform, &format!("POST {action}"), &session, form, "");
+    let page = send(&platform, &format!("POST {action}"), &session, "");
     let shown = page.whole.split("id=\"new-token\">").nth(1);
     let shown = shown.unwrap_or_else(|| panic!("{}", page.whole));
     let shown = shown.split('<').next().unwrap();
@@ -194,7 +163,7 @@ fn a_token_shows_its_last_use_is_rotated_with_an_overlap_and_refused_when_mistyp
     // Another user's token is not ann's to rotate.
     let admins = platform.cli(&["token", "create", "--label", "admins"]).ok();
     let foreign = format!("POST /ui/account/tokens/{}/rotation", id_of(admins.trim()));
-    assert_eq!(send(&platform, &foreign, &session, form, "").code, 404);
+    assert_eq!(send(&platform, &foreign, &session, "").code, 404);
 }
 
 #[test]
