@@ -43,6 +43,7 @@ pub mod quantity;
 pub mod query_time;
 pub mod queue_status;
 pub mod quota_refusal;
+pub mod ray_program;
 pub mod rbac;
 pub mod record;
 pub mod registry;

@@ -41,6 +41,10 @@ pub const RAY_ORIGIN_NAME: &str = "ray.io/originated-from-cr-name";
 pub const RAY_ORIGIN_KIND: &str = "ray.io/originated-from-crd";
 /// Annotation on a RayJob in InteractiveMode: the name in Ray of the job that the user submitted. KubeRay's.
 pub const RAY_SUBMISSION_ID: &str = "ray.io/ray-job-submission-id";
+/// Annotation on a RayCluster: with `true`, a head that has started is not replaced by another one. KubeRay's.
+pub const RAY_KEEP_HEAD: &str = "ray.io/disable-provisioned-head-restart";
+/// The container that submits a RayJob's program: of the submitting pod, and in SidecarMode of the head. KubeRay's name.
+pub const RAY_SUBMITTER: &str = "ray-job-submitter";
 /// Label on a RayService's pods: `true` if the pod takes requests for its applications, else `false`. KubeRay's.
 pub const RAY_SERVE: &str = "ray.io/serve";
 /// Annotation on a RayService's RayCluster: the hash of the spec that it was made from, without the numbers of workers.

@@ -39,6 +39,15 @@ pub enum InvalidServeConfig {
 /// # Errors
 /// The text is beyond the bounds, no YAML, or has no list of applications.
 pub fn parse(text: &str) -> Result<Value, InvalidServeConfig> {
+    let config = read(text)?;
+    match config["applications"].is_array() {
+        true => Ok(config),
+        false => Err(InvalidServeConfig::NoApplications),
+    }
+}
+
+/// The value of a YAML text within the bounds.
+pub(crate) fn read(text: &str) -> Result<Value, InvalidServeConfig> {
     if text.len() > TEXT_MAX {
         return Err(InvalidServeConfig::TooLong);
     }
@@ -50,12 +59,7 @@ pub fn parse(text: &str) -> Result<Value, InvalidServeConfig> {
     if lines.by_ref().filter(|line| line.starts_with('%')).count() > DIRECTIVES_MAX {
         return Err(InvalidServeConfig::TooManyDirectives);
     }
-    let config: Value = serde_norway::from_str(text)
-        .map_err(|error| InvalidServeConfig::NoYaml(error.to_string()))?;
-    match config["applications"].is_array() {
-        true => Ok(config),
-        false => Err(InvalidServeConfig::NoApplications),
-    }
+    serde_norway::from_str(text).map_err(|error| InvalidServeConfig::NoYaml(error.to_string()))
 }
 
 #[cfg(test)]

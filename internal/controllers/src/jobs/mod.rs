@@ -13,7 +13,9 @@ mod jobset;
 mod leaderworkerset;
 mod mirror;
 mod nodes;
+mod pod_call;
 mod ports;
+mod program_monitor;
 mod queue;
 mod ray;
 mod rayjob;
@@ -98,7 +100,11 @@ pub fn spawn(ctx: &Context) -> Vec<ControlLoop> {
             };
             tokio::spawn(kept_running(ctx.clone(), make))
         }
-        JobKind::RayJob => tokio::spawn(kept_running(ctx.clone(), || rayjob::RayJobController)),
+        JobKind::RayJob => {
+            let client = ctx.client.clone();
+            let make = move || rayjob::RayJobController::new(client.clone());
+            tokio::spawn(kept_running(ctx.clone(), make))
+        }
         JobKind::RayService => {
             let client = ctx.client.clone();
             let make = move || rayservice::RayServiceController::new(client.clone());

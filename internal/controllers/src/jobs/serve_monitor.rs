@@ -8,16 +8,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::stream::{self, StreamExt as _};
-use http::{Method, Request, StatusCode};
-use http_body_util::{BodyExt as _, Limited};
+use http::Method;
 use kube::Client;
-use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use workloads::rayservice::{ServeObservation, ServeRequest, pods_with_proxies};
 
 use super::ObjectKey;
+use super::pod_call::{ANSWER, PodCallError, call_pod};
 
 /// How many clusters are asked at once.
 const CLUSTERS_AT_ONCE: usize = 16;
@@ -29,16 +28,10 @@ const BETWEEN: Duration = Duration::from_secs(1);
 const AFTER_REFUSAL: Duration = Duration::from_secs(10);
 /// How long Ray may take to accept a configuration: it starts its controller and a proxy first.
 const SUBMIT: Duration = Duration::from_secs(120);
-/// How long the dashboard may take to answer.
-const ANSWER: Duration = Duration::from_secs(30);
 /// How long a proxy may take to answer.
 const PROXY: Duration = Duration::from_secs(5);
 /// How long all questions of one round may take.
 const ROUND: Duration = Duration::from_secs(300);
-/// The most bytes of an answer.
-const BYTES_MAX: usize = 4 << 20;
-/// The most characters of a refusal that are kept.
-const REFUSAL_MAX: usize = 2000;
 /// Answers of clusters that were not asked for so long are forgotten.
 const FORGET: Duration = Duration::from_secs(600);
 
@@ -203,79 +196,5 @@ async fn round(
         answer,
         healthy,
         submission,
-    }
-}
-
-/// Why a program in a pod gave no usable answer.
-#[derive(Debug, thiserror::Error)]
-enum PodCallError {
-    #[error(transparent)]
-    Request(#[from] http::Error),
-    #[error(transparent)]
-    Api(#[from] kube::Error),
-    #[error("{0}")]
-    Body(Box<dyn std::error::Error + Send + Sync>),
-    #[error("it took more than {} s", .0.as_secs())]
-    Late(Duration),
-    #[error("{0}")]
-    Refused(String),
-    #[error("its answer is no JSON: {0}")]
-    NoJson(serde_json::Error),
-}
-
-/// Calls a program in a pod; an answer other than 200 is an error with its text.
-async fn call_pod(
-    client: &Client,
-    namespace: &str,
-    (method, pod, path): (Method, &str, &str),
-    body: Vec<u8>,
-    patience: Duration,
-) -> Result<Vec<u8>, PodCallError> {
-    let uri = format!("/api/v1/namespaces/{namespace}/pods/{pod}/proxy/{path}");
-    let request = Request::builder()
-        .method(method)
-        .uri(uri)
-        .header(http::header::CONTENT_TYPE, "application/json")
-        .body(Body::from(body))?;
-    let exchange = async {
-        let (parts, body) = client.send(request).await?.into_parts();
-        let read = Limited::new(body, BYTES_MAX).collect().await;
-        let read = read.map_err(PodCallError::Body)?;
-        Ok::<_, PodCallError>((parts.status, read.to_bytes().to_vec()))
-    };
-    let answered = tokio::time::timeout(patience, exchange).await;
-    let (status, bytes) = answered.map_err(|_| PodCallError::Late(patience))??;
-    match status {
-        StatusCode::OK => Ok(bytes),
-        status => Err(PodCallError::Refused(refusal(status, &bytes))),
-    }
-}
-
-/// What an answer says that is none: the message of a Status of the API, or Ray's text.
-fn refusal(status: StatusCode, bytes: &[u8]) -> String {
-    let parsed: Option<Value> = serde_json::from_slice(bytes).ok();
-    let message = parsed
-        .as_ref()
-        .and_then(|status| status["message"].as_str());
-    let text = String::from_utf8_lossy(bytes);
-    let text = message.unwrap_or(text.trim());
-    let text: String = text.chars().take(REFUSAL_MAX).collect();
-    match text.is_empty() {
-        true => status.to_string(),
-        false => text,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refusal_is_the_apis_message_or_rays_text() {
-        let status = StatusCode::BAD_REQUEST;
-        let of_api = br#"{"kind": "Status", "message": "no process listens"}"#;
-        assert_eq!(refusal(status, of_api), "no process listens");
-        assert_eq!(refusal(status, b" ValidationError \n"), "ValidationError");
-        assert_eq!(refusal(status, b""), "400 Bad Request");
     }
 }

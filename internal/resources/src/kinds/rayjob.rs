@@ -57,7 +57,7 @@ pub struct RayJobSpec {
     /// The existing cluster that the job runs on: the label `ray.io/cluster` with the cluster's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_selector: Option<BTreeMap<String, String>>,
-    /// K8sJobMode (the default): a Job submits the program. InteractiveMode: the user submits it.
+    /// The submitter: a Job (K8sJobMode, the default), the server (HTTPMode), the head (SidecarMode), or InteractiveMode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submission_mode: Option<String>,
     /// How the program is submitted.
@@ -180,6 +180,10 @@ pub struct RayJobStatus {
     /// The program's state in Ray: PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_status: Option<String>,
+    /// In HTTPMode, since when Ray has not answered about the program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub job_status_check_failure_start_time: Option<Time>,
     /// The job's phase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_deployment_status: Option<String>,

@@ -11,10 +11,13 @@ use crate::field::{FieldError, Path};
 use crate::json;
 use crate::kinds;
 use crate::names::RAY_CLUSTER;
+use crate::ray_program;
 
 const K8S_JOB_MODE: &str = "K8sJobMode";
+const HTTP_MODE: &str = "HTTPMode";
+const SIDECAR_MODE: &str = "SidecarMode";
 const INTERACTIVE_MODE: &str = "InteractiveMode";
-const MODES: [&str; 2] = [K8S_JOB_MODE, INTERACTIVE_MODE];
+const MODES: [&str; 4] = [K8S_JOB_MODE, HTTP_MODE, SIDECAR_MODE, INTERACTIVE_MODE];
 const POLICIES: [&str; 4] = ["DeleteCluster", "DeleteWorkers", "DeleteSelf", "DeleteNone"];
 /// The longest entrypoint and runtime environment, in bytes: they become variables of the submitting container.
 const TEXT_MAX: usize = 100_000;
@@ -98,6 +101,11 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     meta::not_negative(config, "backoffLimit", &submitter, &mut errors);
     where_it_runs(spec, before, &path, &mut errors);
     what_it_runs(spec, &path, &mut errors);
+    match json::text(spec, &["submissionMode"]) {
+        HTTP_MODE => by_http(spec, &path, &mut errors),
+        SIDECAR_MODE => by_the_head(spec, &path, &mut errors),
+        _ => {}
+    }
     after_its_end(spec, &path, &mut errors);
     let template = json::at(spec, &["submitterPodTemplate"]);
     check_later_pod(template, &path.child("submitterPodTemplate"), &mut errors);
@@ -196,6 +204,56 @@ fn what_it_runs(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
             let detail = "must be greater than or equal to 0";
             errors.push(FieldError::invalid(&path.child(key), number, detail));
         }
+    }
+}
+
+/// What the server submits itself must be JSON, and the name a part of an address.
+fn by_http(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let id = json::text(spec, &["jobId"]);
+    if !id.is_empty() && !ray_program::is_id(id) {
+        let detail = "in HTTPMode it must have letters, digits, '-', '_' and '.' only, and at most 253 of them";
+        errors.push(FieldError::invalid(&path.child("jobId"), id, detail));
+    }
+    let text = json::text(spec, &["runtimeEnvYAML"]);
+    if text.len() <= TEXT_MAX
+        && let Err(refusal) = ray_program::runtime_env(text)
+    {
+        let start: String = text.chars().take(100).collect();
+        let field = path.child("runtimeEnvYAML");
+        errors.push(FieldError::invalid(&field, start, refusal.to_string()));
+    }
+}
+
+/// A container of the head submits: the job needs a head of its own, which is not started anew. KubeRay's rules.
+fn by_the_head(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    if json::members(spec, &["clusterSelector"]).next().is_some() {
+        let detail = "in SidecarMode a container of the job's own head submits: give rayClusterSpec, or use HTTPMode";
+        errors.push(FieldError::forbidden(
+            &path.child("clusterSelector"),
+            detail,
+        ));
+    }
+    for key in ["submitterPodTemplate", "submitterConfig"] {
+        if !json::at(spec, &[key]).is_null() {
+            let detail = "in SidecarMode no pod submits: leave this field out, or use K8sJobMode";
+            errors.push(FieldError::forbidden(&path.child(key), detail));
+        }
+    }
+    let cluster = json::at(spec, &["rayClusterSpec"]);
+    let head = json::at(cluster, &["headGroupSpec", "template"]);
+    let own = path.child("rayClusterSpec");
+    let group = own.child("headGroupSpec");
+    let template = group.child("template");
+    if !json::at(cluster, &["headGroupSpec"]).is_null() && head.is_null() {
+        let detail = "in SidecarMode the head needs a template of its own";
+        errors.push(FieldError::required(&template, detail));
+    }
+    let policy = json::text(head, &["spec", "restartPolicy"]);
+    if !["", "Never"].contains(&policy) {
+        let pod = template.child("spec");
+        let detail = "in SidecarMode a head that starts anew would submit again: use Never, or leave this field out";
+        let field = pod.child("restartPolicy");
+        errors.push(FieldError::invalid(&field, policy, detail));
     }
 }
 
@@ -326,8 +384,8 @@ mod tests {
                 "spec.suspend: Forbidden: the cluster that clusterSelector names is not the job's to delete: leave this field out",
             ),
             (
-                with(json!({"submissionMode": "SidecarMode"})),
-                "spec.submissionMode: Unsupported value: \"SidecarMode\": supported values: \"K8sJobMode\", \"InteractiveMode\"",
+                with(json!({"submissionMode": "SSHMode"})),
+                "spec.submissionMode: Unsupported value: \"SSHMode\": supported values: \"K8sJobMode\", \"HTTPMode\", \"SidecarMode\", \"InteractiveMode\"",
             ),
             (
                 with(json!({"ttlSecondsAfterFinished": 5})),
@@ -347,6 +405,81 @@ mod tests {
         }
         let long = "j".repeat(OWNER_NAME_MAX + 1);
         assert_eq!(errors_of(&long, with(json!({}))).len(), 1);
+    }
+
+    #[test]
+    fn what_the_server_submits_is_json_with_a_plain_name() {
+        let by_http = |more: Value| {
+            let mut spec = with(more);
+            spec["submissionMode"] = HTTP_MODE.into();
+            errors_of("j", spec)
+        };
+        let env = "env_vars:\n  A: b\n";
+        let good = json!({"jobId": "raysubmit_1.a-b", "runtimeEnvYAML": env});
+        assert_eq!(by_http(good), [""; 0]);
+        let selects = json!({"rayClusterSpec": null, "clusterSelector": {"ray.io/cluster": "c"}});
+        assert_eq!(by_http(selects), [""; 0]);
+        let table = [
+            (
+                json!({"jobId": "a/b"}),
+                "spec.jobId: Invalid value: \"a/b\": in HTTPMode it must have letters, digits, '-', '_' and '.' only, and at most 253 of them",
+            ),
+            (
+                json!({"runtimeEnvYAML": "- a"}),
+                "spec.runtimeEnvYAML: Invalid value: \"- a\": must be YAML of an object, such as `env_vars: {NAME: value}`",
+            ),
+            (
+                json!({"entrypoint": null}),
+                "spec.entrypoint: Required value: the command that the cluster's head runs",
+            ),
+        ];
+        for (more, text) in table {
+            assert_eq!(by_http(more), [text]);
+        }
+        // The other modes give both to Ray's own client.
+        let other = with(json!({"jobId": "a/b", "runtimeEnvYAML": "- a"}));
+        assert_eq!(errors_of("j", other), [""; 0]);
+    }
+
+    #[test]
+    fn in_sidecar_mode_the_job_has_a_head_that_does_not_start_anew() {
+        let by_the_head = |more: Value| {
+            let mut spec = with(more);
+            spec["submissionMode"] = SIDECAR_MODE.into();
+            errors_of("j", spec)
+        };
+        let pod = |policy: &str| json!({"spec": {"restartPolicy": policy, "containers": [{"name": "ray", "image": "x"}]}});
+        let head =
+            |policy: &str| json!({"rayClusterSpec": {"headGroupSpec": {"template": pod(policy)}}});
+        assert_eq!(by_the_head(json!({"backoffLimit": 2})), [""; 0]);
+        assert_eq!(by_the_head(head("Never")), [""; 0]);
+        let workers = json!({"rayClusterSpec": {"headGroupSpec": {},
+            "workerGroupSpecs": [{"groupName": "w", "template": pod("Always")}]}});
+        let table = [
+            (
+                json!({"rayClusterSpec": null, "clusterSelector": {"ray.io/cluster": "c"}}),
+                "spec.clusterSelector: Forbidden: in SidecarMode a container of the job's own head submits: give rayClusterSpec, or use HTTPMode",
+            ),
+            (
+                json!({"submitterPodTemplate": pod("Never")}),
+                "spec.submitterPodTemplate: Forbidden: in SidecarMode no pod submits: leave this field out, or use K8sJobMode",
+            ),
+            (
+                json!({"submitterConfig": {"backoffLimit": 1}}),
+                "spec.submitterConfig: Forbidden: in SidecarMode no pod submits: leave this field out, or use K8sJobMode",
+            ),
+            (
+                head("Always"),
+                "spec.rayClusterSpec.headGroupSpec.template.spec.restartPolicy: Invalid value: \"Always\": in SidecarMode a head that starts anew would submit again: use Never, or leave this field out",
+            ),
+            (
+                workers,
+                "spec.rayClusterSpec.headGroupSpec.template: Required value: in SidecarMode the head needs a template of its own",
+            ),
+        ];
+        for (more, text) in table {
+            assert_eq!(by_the_head(more), [text]);
+        }
     }
 
     #[test]

@@ -37,8 +37,10 @@ pub(crate) fn add_to(pod: &mut PodSpec, cluster: &ParsedRayCluster<'_>, ports: &
     pod.containers.retain(|known| known.name != CONTAINER);
     pod.containers.push(container);
     pod.service_account_name = Some(account(cluster));
-    // A container that ends is started again beside the other.
-    pod.restart_policy = Some("Always".to_owned());
+    // A container that ends is started again beside the other, unless Ray must not start again.
+    if !cluster.keeps_head {
+        pod.restart_policy = Some("Always".to_owned());
+    }
 }
 
 fn container(cluster: &ParsedRayCluster<'_>, ray: &Container, ports: &HeadPorts) -> Container {

@@ -100,6 +100,9 @@ fn proceed(
     if plan.suspend || (begun && roster.pods().next().is_some()) {
         outcome.actions = clear(plan, &roster, observed.pod_group);
         outcome.events = status::suspend(&roster, &mut outcome.status, now);
+        if plan.keeps_head && roster.pods().next().is_none() {
+            outcome.status.head = None;
+        }
         return;
     }
     outcome.events = status::judge(&roster, &mut outcome.status, now);
@@ -181,7 +184,9 @@ fn keep_up(
     };
     let most = usize::try_from(observed.room.members_max()).unwrap_or(usize::MAX);
     let mut left = most.saturating_sub(exist);
+    let keeps = status::has_kept_head(plan, &outcome.status);
     match roster.head.map(|pod| (pod, fate(&[pod], now))) {
+        None | Some((_, Fate::Goes | Fate::GoesAt(_))) if keeps => {}
         None => {
             if plan.autoscaling {
                 outcome.actions.extend(autoscaler::rights(plan));

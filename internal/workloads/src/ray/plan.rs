@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use resources::kinds::{RayCluster, WorkerGroupSpec};
+use resources::names as shared;
 use resources::numbers::GANG_MEMBERS_MAX;
 
 use super::names;
@@ -79,6 +80,8 @@ pub(crate) struct ParsedRayCluster<'a> {
     pub(crate) head: RayGroup<'a>,
     pub(crate) workers: Vec<WorkerGroup<'a>>,
     pub(crate) suspend: bool,
+    /// True if no other head takes the place of one that has started.
+    pub(crate) keeps_head: bool,
     /// True if Ray's autoscaler decides how many workers there are.
     pub(crate) autoscaling: bool,
     pub(crate) autoscaler_options: Option<&'a serde_json::Value>,
@@ -131,6 +134,7 @@ impl<'a> ParsedRayCluster<'a> {
             head,
             workers,
             suspend: spec.suspend == Some(true),
+            keeps_head: keeps_head(&cluster.metadata),
             autoscaling,
             autoscaler_options: spec.autoscaler_options.as_ref(),
             service_annotations: spec.head_service_annotations.as_ref(),
@@ -215,6 +219,14 @@ fn worker_group(
             field: format!("spec.workerGroupSpecs[{index}]"),
         }),
     }
+}
+
+/// Whether the cluster's annotation keeps the head.
+fn keeps_head(meta: &ObjectMeta) -> bool {
+    let annotations = meta.annotations.as_ref();
+    annotations
+        .and_then(|all| all.get(shared::RAY_KEEP_HEAD))
+        .is_some_and(|value| value == "true")
 }
 
 /// The parameters as texts.

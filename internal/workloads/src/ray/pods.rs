@@ -54,6 +54,12 @@ impl PodMaker<'_> {
         if let Some(container) = first_container(&mut pod) {
             declare_ports(container, self.ports);
         }
+        let containers = pod.spec.as_mut().map(|spec| &mut spec.containers);
+        let mut containers = containers.into_iter().flatten();
+        if let Some(submitter) = containers.find(|known| known.name == shared::RAY_SUBMITTER) {
+            let dashboard = format!("127.0.0.1:{}", self.ports.get(HeadPort::Dashboard));
+            set_env(submitter, "RAY_DASHBOARD_ADDRESS", &dashboard);
+        }
         if let Some(spec) = pod.spec.as_mut().filter(|_| self.cluster.autoscaling) {
             autoscaler::add_to(spec, self.cluster, self.ports);
         }

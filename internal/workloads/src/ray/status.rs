@@ -98,6 +98,10 @@ pub(crate) fn place(
     let all = own.chain([("serve", ports.serve())]);
     let text = |(name, number): (&str, u16)| (name.to_owned(), number.to_string());
     status.endpoints = Some(all.map(text).collect::<BTreeMap<_, _>>());
+    // What ran on a head that is gone stays known: no other one takes its place.
+    if roster.head.is_none() && has_kept_head(cluster, status) {
+        return;
+    }
     let ip = roster
         .head
         .and_then(|pod| pod.status.as_ref()?.pod_ip.clone());
@@ -108,6 +112,12 @@ pub(crate) fn place(
         service_name: Some(names::head_service(cluster.name())),
         service_ip: ip,
     });
+}
+
+/// Whether a head has started whose place no other one takes.
+pub(crate) fn has_kept_head(cluster: &ParsedRayCluster<'_>, status: &RayClusterStatus) -> bool {
+    let head = status.head.as_ref().filter(|_| cluster.keeps_head);
+    head.is_some_and(|head| head.pod_ip.is_some())
 }
 
 /// What changes when the head starts anew: its pod, or Ray's container in the pod.

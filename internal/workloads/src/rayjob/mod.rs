@@ -1,23 +1,33 @@
 //! RayJob of `ray.io/v1`: KubeRay's contract, decided from the observed state. A job creates a RayCluster, or selects an
-//! existing one, and a Job that submits the program to it and follows it. The program's name in Ray is fixed and written
-//! to the status before anything is submitted, and Ray starts a program at most once under one name: so the death of the
-//! server or of the submitter starts nothing twice. What ran on a head that was replaced is lost, which ends the attempt.
+//! existing one. The program is submitted and followed by a Job, by the server (HTTPMode) or by a container of the head
+//! (SidecarMode). The program's name in Ray is fixed and written to the status before anything is submitted, and Ray starts
+//! a program at most once under one name: so the death of the server or of the submitter starts nothing twice. What ran on
+//! a head that was replaced is lost, which ends the attempt.
+//!
+//! What Ray answers in HTTPMode is an input, like objects of the API: the decision says what Ray is to be asked next
+//! ([`ProgramRequest`]).
 
 mod cleanup;
+mod http;
 mod objects;
 mod phase;
 mod plan;
+mod sidecar;
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use resources::kinds::{RayCluster, RayJob, RayJobStatus};
 use resources::names;
 use resources::numbers::later;
 use resources::times::whole;
 
+pub use self::http::{
+    ProgramAnswer, ProgramErrand, ProgramObservation, ProgramRequest, RayProgram,
+};
 use self::phase::{RayJobPhase, enter};
-use self::plan::ParsedRayJob;
+use self::plan::{ParsedRayJob, SubmissionMode};
 use crate::action::{Action, Dependent, EventNote, ReconcileOutcome};
 use crate::ownership::controlled_by;
 
@@ -35,6 +45,28 @@ pub struct ObservedRayJob<'a> {
     pub cluster: Option<&'a RayCluster>,
     /// Jobs of the job; others are ignored.
     pub jobs: &'a [&'a Job],
+    /// Pods with the job's name in their label; all but the head of its cluster are ignored.
+    pub pods: &'a [&'a Pod],
+    /// What Ray answered when it was asked last, in HTTPMode.
+    pub program: Option<&'a ProgramObservation>,
+}
+
+/// What is to be done about a job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RayJobDecision {
+    /// The changes in the API.
+    pub outcome: ReconcileOutcome<RayJobStatus>,
+    /// What Ray is to be asked.
+    pub request: Option<ProgramRequest>,
+}
+
+impl RayJobDecision {
+    fn without_request(outcome: ReconcileOutcome<RayJobStatus>) -> RayJobDecision {
+        RayJobDecision {
+            outcome,
+            request: None,
+        }
+    }
 }
 
 /// The name of the cluster that the job runs on, once it is known.
@@ -52,18 +84,18 @@ pub fn cluster_of(job: &RayJob) -> Option<&str> {
 pub fn preview(job: &RayJob) -> Option<RayCluster> {
     let plan = ParsedRayJob::of(job).ok()?;
     let name = plan.attempt_name(0, Timestamp::UNIX_EPOCH);
-    objects::cluster(&plan, &name)
+    objects::cluster(&plan, &name, &name)
 }
 
 /// Decides the next actions for a job. Once the result was carried out, another call gives the same status and no
 /// actions, until something changes.
 #[must_use]
-pub fn reconcile(observed: &ObservedRayJob<'_>, now: Timestamp) -> ReconcileOutcome<RayJobStatus> {
+pub fn reconcile(observed: &ObservedRayJob<'_>, now: Timestamp) -> RayJobDecision {
     let job = observed.job;
     let status = job.status.clone().unwrap_or_default();
     let mut outcome = ReconcileOutcome::keep(status);
     if job.metadata.deletion_timestamp.is_some() || plan::managed_elsewhere(job) {
-        return outcome;
+        return RayJobDecision::without_request(outcome);
     }
     let phase = RayJobPhase::of(&outcome.status);
     let plan = match ParsedRayJob::of(job) {
@@ -75,7 +107,7 @@ pub fn reconcile(observed: &ObservedRayJob<'_>, now: Timestamp) -> ReconcileOutc
                 outcome.events = enter(&mut outcome.status, next, &text, now);
                 outcome.status.observed_generation = job.metadata.generation;
             }
-            return outcome;
+            return RayJobDecision::without_request(outcome);
         }
     };
     let submitter = observed
@@ -87,7 +119,10 @@ pub fn reconcile(observed: &ObservedRayJob<'_>, now: Timestamp) -> ReconcileOutc
         plan,
         cluster: observed.cluster,
         submitter,
+        pods: observed.pods,
+        program: observed.program,
         outcome,
+        request: None,
         now,
     };
     decision.outcome.status.observed_generation = job.metadata.generation;
@@ -103,7 +138,10 @@ pub fn reconcile(observed: &ObservedRayJob<'_>, now: Timestamp) -> ReconcileOutc
         }
         RayJobPhase::Complete | RayJobPhase::Failed => decision.after_the_end(),
     }
-    decision.outcome
+    RayJobDecision {
+        outcome: decision.outcome,
+        request: decision.request,
+    }
 }
 
 /// One decision in the making.
@@ -111,7 +149,10 @@ struct Decision<'a> {
     plan: ParsedRayJob<'a>,
     cluster: Option<&'a RayCluster>,
     submitter: Option<&'a Job>,
+    pods: &'a [&'a Pod],
+    program: Option<&'a ProgramObservation>,
     outcome: ReconcileOutcome<RayJobStatus>,
+    request: Option<ProgramRequest>,
     now: Timestamp,
 }
 
@@ -128,13 +169,14 @@ impl<'a> Decision<'a> {
         }
         let failed = self.outcome.status.failed.unwrap_or(0);
         let name = self.plan.attempt_name(failed, self.now);
-        let own = (!self.plan.interactive).then(|| name.clone());
+        let own = (!self.plan.is_interactive()).then(|| name.clone());
         let status = &mut self.outcome.status;
         status.job_id = self.plan.given_id().map(str::to_owned).or(own);
         status.ray_cluster_name = Some(self.plan.selected.map_or(name, str::to_owned));
         status.start_time = Some(Time(whole(self.now)));
         (status.head_run, status.dashboard_url) = (None, None);
         (status.job_status, status.reason) = (None, None);
+        status.job_status_check_failure_start_time = None;
         self.enter(RayJobPhase::Initializing, "The job's cluster is created.");
     }
 
@@ -149,6 +191,9 @@ impl<'a> Decision<'a> {
     /// Brings the cluster and the submission about.
     fn prepare(&mut self) {
         if self.stopped(self.plan.spec.pre_running_deadline_seconds) {
+            return;
+        }
+        if self.plan.mode == SubmissionMode::Sidecar && self.is_over_before_ready() {
             return;
         }
         let Some(cluster) = self.usable() else {
@@ -188,20 +233,31 @@ impl<'a> Decision<'a> {
             );
             return self.enter(RayJobPhase::Waiting, &text);
         };
-        let known = self.outcome.status.head_run.clone();
-        match self.submitter {
-            Some(_) if known.as_deref() == Some(ready.head) => {
+        self.submit(cluster, &ready, &id);
+    }
+
+    /// Brings the submission about. The head is written before the program is submitted to it.
+    fn submit(&mut self, cluster: &RayCluster, ready: &ReadyCluster<'_>, id: &str) {
+        let known = self.outcome.status.head_run.as_deref() == Some(ready.head);
+        match (self.plan.mode, self.submitter) {
+            (SubmissionMode::Http, _) if known => {
+                self.enter(RayJobPhase::Running, "The program is being submitted.");
+            }
+            (SubmissionMode::Sidecar, _) if known => {
+                self.outcome.status.job_status = Some("RUNNING".to_owned());
+                self.enter(RayJobPhase::Running, "The program runs.");
+            }
+            (_, Some(_)) if known => {
                 self.outcome.status.job_status = Some("PENDING".to_owned());
                 self.enter(RayJobPhase::Running, "The program is submitted.");
             }
-            Some(_) => self.lose_head(cluster),
-            None if known.as_deref() == Some(ready.head) => {
-                let submitter = objects::submitter(&self.plan, cluster, &id, &ready.dashboard);
+            (_, Some(_)) => self.lose_head(cluster),
+            (_, None) if known => {
+                let submitter = objects::submitter(&self.plan, cluster, id, &ready.dashboard);
                 let create = Action::Create(Dependent::Job(Box::new(submitter)));
                 self.outcome.actions.push(create);
             }
-            // The head is written before the program is submitted to it.
-            None => self.outcome.status.head_run = Some(ready.head.to_owned()),
+            (_, None) => self.outcome.status.head_run = Some(ready.head.to_owned()),
         }
     }
 
@@ -215,11 +271,13 @@ impl<'a> Decision<'a> {
             return self.enter(RayJobPhase::Initializing, &text);
         }
         // What was submitted to the cluster before is lost with it.
-        if self.submitter.is_some() {
+        let head_run = self.outcome.status.head_run.is_some();
+        if self.submitter.is_some() || (self.plan.mode == SubmissionMode::Sidecar && head_run) {
             return self.lose_cluster();
         }
+        let id = self.outcome.status.job_id.clone().unwrap_or_default();
         if self.cluster.is_none()
-            && let Some(cluster) = objects::cluster(&self.plan, &cluster_name)
+            && let Some(cluster) = objects::cluster(&self.plan, &cluster_name, &id)
         {
             let create = Action::Create(Dependent::RayCluster(Box::new(cluster)));
             self.outcome.actions.push(create);
@@ -231,33 +289,20 @@ impl<'a> Decision<'a> {
         if self.stopped(None) {
             return;
         }
-        let end = self.submitter.and_then(ending);
-        match end {
-            Some(SubmitterEnd::Succeeded) => {
-                let status = &mut self.outcome.status;
-                status.job_status = Some("SUCCEEDED".to_owned());
-                status.succeeded = Some(status.succeeded.unwrap_or(0).saturating_add(1));
-                let text = "The program ended with exit code 0.";
-                return self.enter(RayJobPhase::Complete, text);
-            }
-            Some(SubmitterEnd::Failed { reason, message }) => return self.fail(reason, &message),
-            None => {}
+        match self.plan.mode {
+            SubmissionMode::Http => self.follow_by_http(),
+            SubmissionMode::Sidecar => self.follow_by_the_head(),
+            SubmissionMode::K8sJob | SubmissionMode::Interactive => self.follow_by_a_job(),
         }
-        let Some(cluster) = self.usable() else {
-            return self.lose_cluster();
+    }
+
+    fn follow_by_a_job(&mut self) {
+        if let Some(end) = self.submitter.and_then(ending) {
+            return self.conclude(end);
+        }
+        let Some(cluster) = self.kept_cluster() else {
+            return;
         };
-        let head = cluster
-            .status
-            .as_ref()
-            .and_then(|status| status.head.as_ref());
-        let head = head.and_then(|head| head.run.as_deref());
-        let known = self.outcome.status.head_run.as_deref();
-        if head.is_some() && head != known {
-            return self.lose_head(cluster);
-        }
-        if self.plan.selected.is_some() {
-            self.outcome.requeue(later(self.now, LOOK_AGAIN));
-        }
         let Some(submitter) = self.submitter else {
             // It was deleted. Another one asks Ray for the program before it submits.
             let ready = ReadyCluster::of(cluster);
@@ -273,6 +318,36 @@ impl<'a> Decision<'a> {
         if ready.is_some_and(|pods| pods > 0) {
             self.outcome.status.job_status = Some("RUNNING".to_owned());
             self.enter(RayJobPhase::Running, "The program runs.");
+        }
+    }
+
+    /// The cluster, if its head is still the one that the program was submitted to. Else the attempt has failed.
+    fn kept_cluster(&mut self) -> Option<&'a RayCluster> {
+        let Some(cluster) = self.usable() else {
+            self.lose_cluster();
+            return None;
+        };
+        let head = head_run(cluster);
+        if head.is_some() && head != self.outcome.status.head_run.as_deref() {
+            self.lose_head(cluster);
+            return None;
+        }
+        if self.plan.selected.is_some() {
+            self.outcome.requeue(later(self.now, LOOK_AGAIN));
+        }
+        Some(cluster)
+    }
+
+    /// The program ended, or what follows it did.
+    fn conclude(&mut self, end: ProgramEnd) {
+        match end {
+            ProgramEnd::Succeeded => {
+                let status = &mut self.outcome.status;
+                status.job_status = Some("SUCCEEDED".to_owned());
+                status.succeeded = Some(status.succeeded.unwrap_or(0).saturating_add(1));
+                self.enter(RayJobPhase::Complete, "The program ended with exit code 0.");
+            }
+            ProgramEnd::Failed { reason, message } => self.fail(reason, &message),
         }
     }
 
@@ -374,6 +449,7 @@ impl<'a> Decision<'a> {
         (status.job_id, status.ray_cluster_name) = (None, None);
         (status.head_run, status.dashboard_url) = (None, None);
         (status.job_status, status.start_time) = (None, None);
+        status.job_status_check_failure_start_time = None;
         self.enter(RayJobPhase::Suspended, "The job is suspended.");
     }
 
@@ -391,6 +467,9 @@ impl<'a> Decision<'a> {
         if reason == Some("DeadlineExceeded") {
             let stops = own.and_then(cleanup::delete_cluster);
             self.outcome.actions.extend(stops);
+            if self.plan.mode == SubmissionMode::Http && self.plan.selected.is_some() {
+                self.stop_by_http();
+            }
         }
         for action in actions {
             if !self.outcome.actions.contains(&action) {
@@ -460,8 +539,13 @@ fn user(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Op
     found.next().map(String::as_str)
 }
 
-/// How the submitting Job ended.
-enum SubmitterEnd {
+/// The run of a cluster's head.
+fn head_run(cluster: &RayCluster) -> Option<&str> {
+    cluster.status.as_ref()?.head.as_ref()?.run.as_deref()
+}
+
+/// How a program ended, or what submits and follows it.
+enum ProgramEnd {
     Succeeded,
     Failed {
         reason: &'static str,
@@ -469,24 +553,28 @@ enum SubmitterEnd {
     },
 }
 
-fn ending(submitter: &Job) -> Option<SubmitterEnd> {
+fn failed_with(code: impl std::fmt::Display) -> ProgramEnd {
+    ProgramEnd::Failed {
+        reason: "AppFailed",
+        message: format!("The program failed with exit code {code}."),
+    }
+}
+
+fn ending(submitter: &Job) -> Option<ProgramEnd> {
     let conditions = submitter.status.as_ref()?.conditions.as_deref()?;
     let end = conditions.iter().find(|known| {
         known.status == "True" && ["Complete", "Failed"].contains(&known.type_.as_str())
     })?;
     if end.type_ == "Complete" {
-        return Some(SubmitterEnd::Succeeded);
+        return Some(ProgramEnd::Succeeded);
     }
     let text = end.message.as_deref().unwrap_or_default();
     if end.reason.as_deref() == Some("PodFailurePolicy") {
         let code = text.split("exit code ").nth(1);
         let code = code.and_then(|rest| rest.split(' ').next()).unwrap_or("1");
-        return Some(SubmitterEnd::Failed {
-            reason: "AppFailed",
-            message: format!("The program failed with exit code {code}."),
-        });
+        return Some(failed_with(code));
     }
-    Some(SubmitterEnd::Failed {
+    Some(ProgramEnd::Failed {
         reason: "SubmissionFailed",
         message: format!("The pods that submit and follow the program failed: {text}."),
     })

@@ -1,5 +1,7 @@
 //! A RayJob's life: its cluster, the submission, the end, retries, suspension and deletion.
 
+mod modes;
+
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus};
 use resources::kinds::{RayCluster, RayJob, RayJobStatus};
@@ -17,6 +19,8 @@ struct World {
     job: RayJob,
     cluster: Option<RayCluster>,
     submitter: Option<Job>,
+    head: Option<Pod>,
+    program: Option<ProgramObservation>,
     /// True once the job deleted itself.
     gone: bool,
     /// How many submitters and clusters were created.
@@ -39,18 +43,26 @@ impl World {
             job: serde_json::from_value(job).unwrap(),
             cluster: None,
             submitter: None,
+            head: None,
+            program: None,
             gone: false,
             created: (0, 0),
         }
     }
 
     fn decide(&self, second: i64) -> ReconcileOutcome<RayJobStatus> {
+        self.decide_with_request(second).outcome
+    }
+
+    fn decide_with_request(&self, second: i64) -> RayJobDecision {
         let named = cluster_of(&self.job);
         let cluster = self.cluster.as_ref();
         let observed = ObservedRayJob {
             job: &self.job,
             cluster: cluster.filter(|known| named.is_some_and(|named| named == name(known))),
             jobs: &self.submitter.iter().collect::<Vec<_>>(),
+            pods: &self.head.iter().collect::<Vec<_>>(),
+            program: self.program.as_ref(),
         };
         reconcile(&observed, at(second))
     }
@@ -432,7 +444,7 @@ fn in_interactive_mode_the_user_submits_and_the_job_follows() {
 
 #[test]
 fn an_invalid_or_foreign_job_creates_nothing() {
-    let mut world = World::new(json!({"submissionMode": "SidecarMode"}));
+    let mut world = World::new(json!({"submissionMode": "SSHMode"}));
     assert_eq!(world.settle(0), ["RayJobFailed"]);
     assert_eq!(world.phase(), "ValidationFailed");
     world.job.spec.submission_mode = None;

@@ -200,3 +200,15 @@ fn the_templates_own_account_gets_the_rights() {
     assert_eq!(subject.as_deref(), Some("mine"));
     assert_eq!(world.created.len(), 2, "no account is created");
 }
+
+#[test]
+fn beside_the_autoscaler_a_head_that_is_to_be_kept_does_not_start_again() {
+    for (kept, policy) in [("true", None), ("false", Some("Always"))] {
+        let mut world = scaled(1, 1);
+        let notes = json!({"ray.io/disable-provisioned-head-restart": kept});
+        world.cluster.metadata.annotations = serde_json::from_value(notes).unwrap();
+        world.settle(0);
+        let pod = world.pods["demo-head"].spec.clone().unwrap();
+        assert_eq!(pod.restart_policy.as_deref(), policy, "{kept}");
+    }
+}

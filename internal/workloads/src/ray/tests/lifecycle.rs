@@ -311,3 +311,54 @@ fn a_services_cluster_gets_a_second_block_of_ports_for_ray_serve() {
         .find(|port| port.name.as_deref() == Some("serve"));
     assert_eq!(serve.unwrap().port, 14_024);
 }
+
+#[test]
+fn a_head_that_is_to_be_kept_is_not_replaced_once_it_has_started() {
+    let keeping = |replicas: u32| {
+        let mut spec = with_group(json!({"replicas": replicas, "maxReplicas": 2}));
+        let submitter = json!({"name": "ray-job-submitter", "env": [{"name": "A", "value": "b"}]});
+        let containers = &mut spec["headGroupSpec"]["template"]["spec"]["containers"];
+        containers.as_array_mut().unwrap().push(submitter);
+        let mut world = World::new(spec);
+        let notes = json!({"ray.io/disable-provisioned-head-restart": "true"});
+        world.cluster.metadata.annotations = serde_json::from_value(notes).unwrap();
+        world.settle(0);
+        world
+    };
+    let mut world = keeping(1);
+    let pod = world.pods["demo-head"].spec.clone().unwrap();
+    let env = pod.containers[1].env.as_ref().unwrap();
+    let dashboard = env.iter().find(|one| one.name == "RAY_DASHBOARD_ADDRESS");
+    let dashboard = dashboard.unwrap().value.as_deref();
+    assert_eq!(dashboard, Some("127.0.0.1:14001"));
+    // A head that never started is replaced.
+    world.pods.remove("demo-head");
+    world.settle(1);
+    assert!(world.pods.contains_key("demo-head"));
+    world.run_all();
+    world.settle(2);
+    let run = world.status().head.clone().unwrap().run;
+    // One that ended stays as it is, and one that is gone stays known.
+    world.phase("demo-head", "Failed");
+    world.settle(100);
+    assert_eq!(
+        world.condition("HeadPodReady"),
+        Some(("False", "HeadPodEnded"))
+    );
+    assert!(world.pods.contains_key("demo-head"));
+    world.pods.remove("demo-head");
+    world.settle(200);
+    assert_eq!(world.names(), ["demo-small-worker-0"]);
+    assert_eq!(
+        world.condition("HeadPodReady"),
+        Some(("False", "HeadPodNotFound"))
+    );
+    assert_eq!(world.status().head.clone().unwrap().run, run);
+    // After a suspension all begins anew.
+    world.cluster.spec.suspend = Some(true);
+    world.settle(300);
+    assert!(world.pods.is_empty());
+    world.cluster.spec.suspend = None;
+    world.settle(301);
+    assert!(world.pods.contains_key("demo-head"));
+}
