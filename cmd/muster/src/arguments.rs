@@ -117,7 +117,7 @@ pub enum Command {
         /// The container's directory
         directory: PathBuf,
     },
-    /// Run a command in another pod of an MPIJob; started by mpirun, never by hand
+    /// Run a command in another pod of an MPIJob or Volcano Job; started by mpirun, never by hand
     #[command(hide = true)]
     RemoteShell {
         /// The host, which is the other pod's name, and the command

@@ -16,7 +16,7 @@ use axum::extract::ws::WebSocketUpgrade;
 use http::{Method, Request, Response, header};
 use hyper::upgrade::OnUpgrade;
 use resources::access::{Caller, RequestAttributes, TOKEN_EXTRA};
-use resources::admission::{enter_work, same_mpi_job};
+use resources::admission::{are_fellows, enter_work};
 use serde_json::Value;
 
 use crate::call::Call;
@@ -122,7 +122,7 @@ fn may_create(call: &Call, subresource: &str) -> Result<(), Failure> {
 
 fn may_enter(call: &Call, pod: &Value) -> Result<(), Failure> {
     let own = pod_of_caller(call);
-    if own.is_some_and(|own| same_mpi_job(&own, pod)) {
+    if own.is_some_and(|own| are_fellows(&own, pod)) {
         return Ok(());
     }
     enter_work(&call.caller, |user| call.impersonates(user), pod)

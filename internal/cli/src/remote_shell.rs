@@ -1,5 +1,6 @@
-//! `muster remote-shell`: what `mpirun` starts instead of `ssh HOST COMMAND` in an MPIJob's launcher. Runs the command in
-//! the pod with that host name through the API, as the launcher's own service account.
+//! `muster remote-shell`: what `mpirun` starts instead of `ssh HOST COMMAND` in an MPIJob's launcher, or in the master of a
+//! Volcano Job with the mpi plugin. Runs the command in the pod with that host name through the API, as the service account
+//! of its own pod.
 
 use std::time::Duration;
 

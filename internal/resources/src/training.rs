@@ -249,7 +249,8 @@ pub static MPI_JOB: TrainingKind = TrainingKind {
     restart_policy: RestartPolicy::Never,
 };
 
-/// What an MPIJob's workers run where the launcher has its commands run by the API: nothing, until they are stopped.
+/// What the workers of an MPIJob, or of a Volcano Job with the mpi plugin, run where `mpirun` has its commands run by the
+/// API: nothing, until they are stopped.
 pub const MPI_WORKER_COMMAND: [&str; 3] = [
     "/bin/sh",
     "-c",

@@ -116,14 +116,25 @@ pub enum Dependent {
     Claim(Box<PersistentVolumeClaim>),
     /// Files that a job's pods mount. The status is written only once they exist.
     ConfigMap(Box<ConfigMap>),
-    /// A Secret without data, which gets a new pair of keys for SSH: `ssh-privatekey`, `ssh-publickey`.
-    SshKeys(Box<Secret>),
-    /// The identity of an MPIJob's launcher.
+    /// A Secret with keys for SSH.
+    SshKeys(Box<SshKeys>),
+    /// The identity of a pod that runs `mpirun`, or of Ray's autoscaler.
     ServiceAccount(Box<ServiceAccount>),
     /// What that identity may do.
     Role(Box<Role>),
     /// Gives that role to the identity.
     RoleBinding(Box<RoleBinding>),
+}
+
+/// A Secret that gets a new pair of keys for SSH, unless it has one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SshKeys {
+    /// The Secret, with the data that is known.
+    pub secret: Secret,
+    /// The key of its data with the private key. If the data has it, no pair is made.
+    pub private: &'static str,
+    /// The keys of its data that get the public key, as one line of `authorized_keys`.
+    pub public: &'static [&'static str],
 }
 
 /// The kinds of [`Dependent`]s.

@@ -12,6 +12,7 @@ mod gang;
 pub mod job;
 pub mod jobset;
 pub mod leaderworkerset;
+mod mpi;
 mod ownership;
 mod pod_facts;
 mod pod_names;
@@ -26,4 +27,6 @@ pub mod volcano;
 
 pub use pod_room::{GANG_FLOOR, PodQuota, PodRoom, WAITING_FLOOR};
 
-pub use action::{Action, Dependent, DependentKind, EventNote, NoteKind, ReconcileOutcome};
+pub use action::{
+    Action, Dependent, DependentKind, EventNote, NoteKind, ReconcileOutcome, SshKeys,
+};

@@ -90,13 +90,16 @@ impl ActionExecutor {
             }
             Dependent::Role(role) => self.put(DependentKind::Role, *role).await,
             Dependent::RoleBinding(binding) => self.put(DependentKind::RoleBinding, *binding).await,
-            Dependent::SshKeys(mut secret) => match ssh_keys::fill(&mut secret) {
-                Ok(()) => self.put(DependentKind::Secret, *secret).await,
-                Err(error) => {
-                    let error = kube::Error::Service(Box::new(error));
-                    (DependentKind::Secret, secret.name_any(), Err(error))
+            Dependent::SshKeys(keys) => {
+                let mut keys = *keys;
+                match ssh_keys::fill(&mut keys) {
+                    Ok(()) => self.put(DependentKind::Secret, keys.secret).await,
+                    Err(error) => {
+                        let error = kube::Error::Service(Box::new(error));
+                        (DependentKind::Secret, keys.secret.name_any(), Err(error))
+                    }
                 }
-            },
+            }
         };
         let is_reported = matches!(
             kind,

@@ -1,13 +1,11 @@
-//! New pairs of keys for SSH, as a Secret of type `kubernetes.io/ssh-auth` has them. The private key is in PKCS #8, which
-//! OpenSSH reads; the public key's form is that of RFC 5656.
-
-use std::collections::BTreeMap;
+//! New pairs of keys for SSH in Secrets. The private key is in PKCS #8, which OpenSSH reads; the public key's form is that
+//! of RFC 5656.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::Secret;
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData as _};
+use workloads::SshKeys;
 
 const ALGORITHM: &str = "ecdsa-sha2-nistp256";
 const CURVE: &str = "nistp256";
@@ -17,17 +15,20 @@ const CURVE: &str = "nistp256";
 #[error("no keys for SSH can be made: {0}")]
 pub(super) struct NoKeys(#[from] rcgen::Error);
 
-/// Gives the Secret a new pair.
-pub(super) fn fill(secret: &mut Secret) -> Result<(), NoKeys> {
+/// Gives the Secret a new pair, unless it has a private key.
+pub(super) fn fill(keys: &mut SshKeys) -> Result<(), NoKeys> {
+    let data = keys.secret.data.get_or_insert_default();
+    if data.contains_key(keys.private) {
+        return Ok(());
+    }
     let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let public = public_key(pair.der_bytes());
-    secret.data = Some(BTreeMap::from([
-        (
-            "ssh-privatekey".to_owned(),
-            ByteString(pair.serialize_pem().into_bytes()),
-        ),
-        ("ssh-publickey".to_owned(), ByteString(public.into_bytes())),
-    ]));
+    let private = ByteString(pair.serialize_pem().into_bytes());
+    data.insert(keys.private.to_owned(), private);
+    for name in keys.public {
+        let public = ByteString(public.clone().into_bytes());
+        data.insert((*name).to_owned(), public);
+    }
     Ok(())
 }
 
@@ -44,16 +45,54 @@ fn public_key(point: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use k8s_openapi::api::core::v1::Secret;
+
     use super::*;
+
+    /// Keys of a Secret with this data.
+    fn keys(data: &[(&str, &str)]) -> SshKeys {
+        let data = data
+            .iter()
+            .map(|(key, text)| ((*key).to_owned(), ByteString(text.as_bytes().to_vec())));
+        SshKeys {
+            secret: Secret {
+                data: Some(data.collect()),
+                ..Secret::default()
+            },
+            private: "id_rsa",
+            public: &["id_rsa.pub", "authorized_keys"],
+        }
+    }
+
+    fn texts(keys: SshKeys) -> BTreeMap<String, String> {
+        let data = keys.secret.data.unwrap_or_default().into_iter();
+        data.map(|(key, text)| (key, String::from_utf8(text.0).unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn a_pair_is_made_only_where_none_is_given() {
+        let mut given = keys(&[("id_rsa", "private"), ("id_rsa.pub", "public")]);
+        let before = given.clone();
+        fill(&mut given).unwrap();
+        assert_eq!(given, before);
+        let mut new = keys(&[("config", "Host h")]);
+        fill(&mut new).unwrap();
+        let texts = texts(new);
+        assert_eq!(texts["config"], "Host h");
+        assert!(texts["id_rsa"].starts_with("-----BEGIN PRIVATE KEY-----"));
+        assert_eq!(texts["id_rsa.pub"], texts["authorized_keys"]);
+    }
 
     #[test]
     fn each_secret_gets_a_pair_of_its_own_in_the_forms_of_ssh() {
         let made = || {
-            let mut secret = Secret::default();
-            fill(&mut secret).unwrap();
-            let data = secret.data.unwrap();
-            let text = |key: &str| String::from_utf8(data[key].0.clone()).unwrap();
-            (text("ssh-privatekey"), text("ssh-publickey"))
+            let mut keys = keys(&[]);
+            fill(&mut keys).unwrap();
+            let texts = texts(keys);
+            (texts["id_rsa"].clone(), texts["id_rsa.pub"].clone())
         };
         let (private, public) = made();
         assert!(

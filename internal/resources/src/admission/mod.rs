@@ -21,7 +21,7 @@ pub use limits::limit_ranges;
 pub use node_access::{AccessCondition, ReferenceKind, ReferencedObject, need, references};
 pub use node_restriction::{is_reserved_node_label, node_restriction};
 pub use owner::{
-    ChangeRefused, OWNED, OwnerRefused, PodEntryRefused, enter_work, keep_work, owner, same_mpi_job,
+    ChangeRefused, OWNED, OwnerRefused, PodEntryRefused, are_fellows, enter_work, keep_work, owner,
 };
 pub use priority::{HIGHEST_USER_PRIORITY, PriorityError, SYSTEM_CLASSES, priority};
 pub use queue_use::{NotAdmitted, admits_namespace, default_queue, name_queue, queues_named};

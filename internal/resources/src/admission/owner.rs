@@ -10,6 +10,7 @@ use crate::names::USER;
 use crate::registry::Kind;
 use crate::trainer;
 use crate::training::MPI_JOB;
+use crate::volcano;
 
 /// The kinds that carry the user; the objects that controllers create from them inherit it.
 pub const OWNED: [&str; 20] = [
@@ -143,14 +144,18 @@ pub fn enter_work(
     may.then_some(()).ok_or(PodEntryRefused { user })
 }
 
-/// Whether a pod is a fellow of another one: both belong to the same MPIJob and run for the same user. The launcher of
-/// such a job runs commands in its workers, as itself.
+/// Whether a pod is a fellow of another one: both belong to the same MPIJob or Volcano Job, and run for the same user.
+/// `mpirun` in a pod of such a job runs commands in its fellows, as itself, if a role lets it.
 #[must_use]
-pub fn same_mpi_job(one: &Value, other: &Value) -> bool {
+pub fn are_fellows(one: &Value, other: &Value) -> bool {
     let job = |pod: &Value| -> Option<String> {
         let owners = json::items(pod, &["metadata", "ownerReferences"]);
         let controller = owners.iter().find(|owner| owner["controller"] == true)?;
-        (controller["kind"] == MPI_JOB.kind).then(|| json::text(controller, &["uid"]).to_owned())
+        let group = json::text(controller, &["apiVersion"]).split('/').next();
+        // `batch/v1` has a Job, too.
+        let of_volcano = controller["kind"] == "Job" && group == Some(volcano::GROUP);
+        let runs_mpi = controller["kind"] == MPI_JOB.kind || of_volcano;
+        runs_mpi.then(|| json::text(controller, &["uid"]).to_owned())
     };
     let known = job(one).filter(|uid| !uid.is_empty());
     known.is_some() && known == job(other) && user_of(one) == user_of(other)
@@ -269,26 +274,35 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_one_mpi_job_that_run_for_one_user_are_fellows() {
-        let pod = |kind: &str, uid: &str, user: &str| {
+    fn pods_of_one_job_that_runs_mpi_for_one_user_are_fellows() {
+        let pod = |(group, kind): (&str, &str), uid: &str, user: &str| {
             let mut pod = object(json!({USER: user}), json!({}));
-            pod["metadata"]["ownerReferences"] =
-                json!([{"kind": kind, "uid": uid, "name": "j", "controller": true}]);
+            pod["metadata"]["ownerReferences"] = json!([{"apiVersion": group, "kind": kind, "uid": uid,
+                "name": "j", "controller": true}]);
             pod
         };
-        let launcher = pod("MPIJob", "u", "ann");
-        assert!(same_mpi_job(&launcher, &pod("MPIJob", "u", "ann")));
-        for other in [
-            pod("MPIJob", "v", "ann"),
-            pod("MPIJob", "u", "bob"),
-            pod("PyTorchJob", "u", "ann"),
-            object(json!({USER: "ann"}), json!({})),
-        ] {
-            assert!(!same_mpi_job(&launcher, &other), "{other}");
-            assert!(!same_mpi_job(&other, &launcher), "{other}");
+        let mpi_job = ("kubeflow.org/v2beta1", "MPIJob");
+        let of_volcano = ("batch.volcano.sh/v1alpha1", "Job");
+        for kind in [mpi_job, of_volcano] {
+            let launcher = pod(kind, "u", "ann");
+            assert!(are_fellows(&launcher, &pod(kind, "u", "ann")), "{kind:?}");
+            for other in [
+                pod(kind, "v", "ann"),
+                pod(kind, "u", "bob"),
+                pod(("kubeflow.org/v1", "PyTorchJob"), "u", "ann"),
+                pod(("batch/v1", "Job"), "u", "ann"),
+                object(json!({USER: "ann"}), json!({})),
+            ] {
+                assert!(!are_fellows(&launcher, &other), "{other}");
+                assert!(!are_fellows(&other, &launcher), "{other}");
+            }
         }
-        let free = object(json!({}), json!({}));
-        assert!(!same_mpi_job(&free, &free));
+        for other in [
+            pod(("batch/v1", "Job"), "u", "ann"),
+            object(json!({}), json!({})),
+        ] {
+            assert!(!are_fellows(&other, &other), "{other}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod commands;
 mod gang;
 mod members;
+mod objects;
 mod plan;
 mod plugins;
 mod pods;
@@ -28,7 +29,7 @@ use self::plan::ParsedVolcanoJob;
 use self::pods::PodSettings;
 use self::policy::{Due, PolicyAction, Verdict};
 use self::status::{VolcanoPhase, enter, explain};
-use crate::action::{Action, Dependent, EventNote, ReconcileOutcome, delete_pod};
+use crate::action::{Action, EventNote, ReconcileOutcome, delete_pod};
 use crate::failure;
 use crate::pod_facts::{self, PodPhase};
 use crate::pod_room::PodRoom;
@@ -550,7 +551,8 @@ fn keep_up(
     let Some(port) = port(plan, observed, outcome, now) else {
         return;
     };
-    if prepare(plan, outcome) {
+    let shared = matches!(observed.network, Network::HostShared { .. });
+    if objects::prepare(plan, shared, outcome) {
         return;
     }
     let serves = |service: &&&Service| service.metadata.name.as_deref() == Some(plan.name());
@@ -566,6 +568,7 @@ fn keep_up(
     let settings = PodSettings {
         version: outcome.status.version.unwrap_or_default(),
         retries: outcome.status.retry_count.unwrap_or_default(),
+        shared,
         port: port.shared,
         scheduler_name: observed.scheduler_name,
     };
@@ -573,7 +576,8 @@ fn keep_up(
     let mut left = most
         .saturating_sub(members.all().count())
         .min(CREATED_AT_ONCE);
-    for task in gang::open_tasks(plan, members) {
+    let mut created = Vec::new();
+    'tasks: for task in gang::open_tasks(plan, members) {
         let taken: BTreeSet<u32> = members
             .of_task(&task.name)
             .iter()
@@ -581,46 +585,18 @@ fn keep_up(
             .collect();
         for index in (0..task.replicas).filter(|index| !taken.contains(index)) {
             if left == 0 {
-                return;
+                break 'tasks;
             }
             left -= 1;
             let pod = pods::pod(plan, task, index, &settings);
-            outcome.actions.push(Action::CreatePod(Box::new(pod)));
+            created.push(Action::CreatePod(Box::new(pod)));
         }
     }
-}
-
-/// Creates what pods need before they are created, once; true if it does. The status notes it only if all of it exists,
-/// and the next reconciliation creates the pods.
-fn prepare(plan: &ParsedVolcanoJob<'_>, outcome: &mut ReconcileOutcome<VolcanoJobStatus>) -> bool {
-    let mut made = outcome
-        .status
-        .controlled_resources
-        .clone()
-        .unwrap_or_default();
-    let before = made.len();
-    if plan.plugins.svc()
-        && made
-            .insert("plugin-svc".to_owned(), "svc".to_owned())
-            .is_none()
-    {
-        let files = Box::new(pods::files(plan));
-        outcome
-            .actions
-            .push(Action::Create(Dependent::ConfigMap(files)));
+    // With each pod, so that what could not be created, or was an earlier job's and has gone, is there.
+    if !created.is_empty() {
+        outcome.actions.extend(plan.plugins.access(plan, shared));
     }
-    for claim in pods::claims(plan) {
-        let name = claim.metadata.name.clone().unwrap_or_default();
-        if made.insert(format!("volume-pvc-{name}"), name).is_none() {
-            let claim = Dependent::Claim(Box::new(claim));
-            outcome.actions.push(Action::Create(claim));
-        }
-    }
-    let prepares = made.len() > before;
-    if prepares {
-        outcome.status.controlled_resources = Some(made);
-    }
-    prepares
+    outcome.actions.extend(created);
 }
 
 /// The job's ports.

@@ -39,12 +39,14 @@ impl<'a> ParsedVolcanoJob<'a> {
     pub(crate) fn of(job: &'a VolcanoJob) -> Result<ParsedVolcanoJob<'a>, Unrunnable> {
         let tasks = job.spec.tasks.iter().enumerate();
         let tasks = tasks.map(|(number, task)| Task::of(number, task));
-        Ok(ParsedVolcanoJob {
+        let plan = ParsedVolcanoJob {
             meta: &job.metadata,
             spec: &job.spec,
             tasks: tasks.collect::<Result<_, _>>()?,
             plugins: Plugins::of(job.spec.plugins.as_ref())?,
-        })
+        };
+        plan.plugins.check(&plan)?;
+        Ok(plan)
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -103,11 +105,47 @@ pub(crate) enum Unrunnable {
     },
     /// A plugin that Muster does not have.
     #[error(
-        "spec.plugins: Muster does not run the plugin {plugin:?} yet; remove it, or use env, svc, pytorch or tensorflow"
+        "spec.plugins: Muster does not run the plugin {plugin:?}; remove it, or use env, svc, ssh, pytorch, tensorflow or mpi"
     )]
     Plugin {
         /// The plugin.
         plugin: String,
+    },
+    /// Volcano's plugin for Ray.
+    #[error(
+        "spec.plugins[ray]: Muster does not run Ray in Volcano Jobs; use a RayJob or RayCluster of ray.io/v1, whose pods also start together and wait in a queue"
+    )]
+    Ray,
+    /// A plugin needs a task that the job does not have.
+    #[error(
+        "spec.plugins[mpi]: the job has no task {task:?}; name the task {does} by --{role}=TASK"
+    )]
+    NoTask {
+        /// The task's name.
+        task: String,
+        /// What the task does.
+        does: &'static str,
+        /// The argument that names it.
+        role: &'static str,
+    },
+    /// One key of a pair without the other.
+    #[error(
+        "spec.plugins[ssh]: --ssh-private-key and --ssh-public-key are a pair; give both, or neither to get new keys"
+    )]
+    HalfPair,
+    /// The job has too many pods for a plugin.
+    #[error(
+        "spec.plugins[{plugin}]: {what} would have {bytes} bytes, and may have {most}; give the job fewer pods or a shorter name"
+    )]
+    TooLong {
+        /// The plugin.
+        plugin: &'static str,
+        /// What would be too long.
+        what: &'static str,
+        /// Its length.
+        bytes: usize,
+        /// The most that it may have.
+        most: usize,
     },
     /// An argument that cannot be read.
     #[error("spec.plugins[{plugin}]: {argument:?} is not one of {known}")]

@@ -6,14 +6,23 @@
 //! | `svc` | a headless Service with the job's name, host names, `VC_<TASK>_HOSTS` and `_NUM`, files `/etc/volcano/<task>.host` |
 //! | `pytorch` | `MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE`, `RANK` for the tasks `master` and `worker` |
 //! | `tensorflow` | `TF_CONFIG` for the tasks `ps`, `worker`, `chief` and `evaluator` |
+//! | `ssh` | a pair of keys for SSH and a configuration that names the pods ([`ssh`]) |
+//! | `mpi` | `MPI_HOST` for the task `master`, and the way by which `mpirun` reaches the task `worker` ([`mpi`]) |
 //!
-//! `pytorch` and `tensorflow` bring `svc` with them. Source: Volcano's `pkg/controllers/job/plugins`.
+//! `pytorch`, `tensorflow` and `mpi` bring `svc` with them; `mpi` brings `ssh` where `mpirun` uses it. Source: Volcano's
+//! `pkg/controllers/job/plugins`.
+
+mod mpi;
+mod ssh;
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+pub(crate) use self::mpi::Mpi;
+pub(crate) use self::ssh::Ssh;
 use super::plan::{ParsedVolcanoJob, Task, Unrunnable};
+use crate::action::{Action, Dependent};
 
 /// The port of a PyTorch job's master.
 const PYTORCH_PORT: u16 = 23456;
@@ -27,6 +36,10 @@ pub(crate) struct Plugins {
     svc: bool,
     pytorch: Option<PyTorch>,
     tensorflow: Option<TensorFlow>,
+    /// The arguments of the ssh plugin, whether the job names it or the mpi plugin brings it.
+    ssh: Ssh,
+    names_ssh: bool,
+    mpi: Option<Mpi>,
 }
 
 /// The names of the tasks and the port, if the user chose one.
@@ -57,6 +70,12 @@ impl Plugins {
                 "svc" => plugins.svc = true,
                 "pytorch" => plugins.pytorch = Some(PyTorch::of(arguments)?),
                 "tensorflow" => plugins.tensorflow = Some(TensorFlow::of(arguments)?),
+                "ssh" => {
+                    plugins.ssh = Ssh::of(arguments)?;
+                    plugins.names_ssh = true;
+                }
+                "mpi" => plugins.mpi = Some(Mpi::of(arguments)?),
+                "ray" => return Err(Unrunnable::Ray),
                 other => {
                     return Err(Unrunnable::Plugin {
                         plugin: other.to_owned(),
@@ -65,7 +84,39 @@ impl Plugins {
             }
         }
         plugins.svc |= plugins.pytorch.is_some() || plugins.tensorflow.is_some();
+        plugins.svc |= plugins.mpi.is_some();
         Ok(plugins)
+    }
+
+    /// Whether the plugins can do their work for this job.
+    ///
+    /// # Errors
+    /// A task that a plugin needs and the job lacks, or more pods than a plugin can name.
+    pub(crate) fn check(&self, plan: &ParsedVolcanoJob<'_>) -> Result<(), Unrunnable> {
+        if let Some(mpi) = &self.mpi {
+            mpi.check(plan)?;
+        }
+        self.ssh(false).map_or(Ok(()), |ssh| ssh.check(plan))
+    }
+
+    /// The ssh plugin, if the job's pods have keys. The mpi plugin brings it, unless pods share their node's address
+    /// (`shared`): `mpirun` does not use SSH there.
+    pub(crate) fn ssh(&self, shared: bool) -> Option<&Ssh> {
+        (self.names_ssh || self.mpi.is_some() && !shared).then_some(&self.ssh)
+    }
+
+    /// The mpi plugin, if the job has it.
+    pub(crate) fn mpi(&self) -> Option<&Mpi> {
+        self.mpi.as_ref()
+    }
+
+    /// Creates what pods need besides files: keys for SSH, and the right to start commands in other pods.
+    pub(crate) fn access(&self, plan: &ParsedVolcanoJob<'_>, shared: bool) -> Vec<Action> {
+        let keys = self.ssh(shared).map(|ssh| ssh.keys(plan, shared));
+        let keys = keys.map(|keys| Dependent::SshKeys(Box::new(keys)));
+        let mpi = self.mpi.as_ref().filter(|_| shared);
+        let rights = mpi.map(|mpi| mpi.rights(plan)).unwrap_or_default();
+        keys.into_iter().chain(rights).map(Action::Create).collect()
     }
 
     /// Whether the pods are found by host names.
@@ -87,13 +138,14 @@ impl Plugins {
         u16::try_from(of_each.saturating_add(u32::from(master))).unwrap_or(u16::MAX)
     }
 
-    /// The variables of one pod. `shared` is the first of the job's ports where pods share their node's address.
+    /// The variables of one pod. Where pods share their node's address (`shared`), `port` is the first of the job's ports.
     pub(crate) fn variables(
         &self,
         plan: &ParsedVolcanoJob<'_>,
         task: &Task<'_>,
         index: u32,
-        shared: Option<u16>,
+        shared: bool,
+        port: Option<u16>,
     ) -> Vec<(String, String)> {
         let mut variables = Vec::new();
         let mut add = |name: &str, value: String| variables.push((name.to_owned(), value));
@@ -107,14 +159,19 @@ impl Plugins {
             }
         }
         if let Some(torch) = &self.pytorch {
-            for (name, value) in torch.variables(plan, task, index, shared) {
+            for (name, value) in torch.variables(plan, task, index, port) {
                 add(name, value);
             }
         }
         if let Some(flow) = &self.tensorflow
-            && let Some(config) = flow.config(plan, task, index, shared)
+            && let Some(config) = flow.config(plan, task, index, port)
         {
             add("TF_CONFIG", config);
+        }
+        if let Some(mpi) = &self.mpi {
+            for (name, value) in mpi.variables(plan, task, shared) {
+                add(name, value);
+            }
         }
         variables
     }
@@ -168,9 +225,14 @@ fn arguments(
             || text == "--"
             || read.is_some_and(|(name, value)| !value.is_empty() && take(name, value));
         if !fine {
+            // The value may be a private key, and the sentence is shown to all who may read the job's status.
+            let shown = match plugin {
+                "ssh" => text.split('=').next().unwrap_or(text).to_owned(),
+                _ => argument.clone(),
+            };
             return Err(Unrunnable::Argument {
                 plugin,
-                argument: argument.clone(),
+                argument: shown,
                 known,
             });
         }

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use resources::names;
 
 use super::plan::{ParsedVolcanoJob, Task};
-use super::plugins;
+use super::plugins::{self, Ssh};
 use super::{API_VERSION, JOB_NAME, JOB_NAMESPACE, KIND, QUEUE, RETRY_COUNT, TASK_INDEX, VERSION};
 use crate::failure;
 use crate::ownership::controller_reference;
@@ -25,13 +25,25 @@ const FILES: &str = "/etc/volcano";
 pub(crate) struct PodSettings<'a> {
     pub(crate) version: i32,
     pub(crate) retries: i32,
-    /// The first of the job's ports where pods share their node's address.
+    /// Whether pods share their node's address.
+    pub(crate) shared: bool,
+    /// The first of the job's ports there.
     pub(crate) port: Option<u16>,
     pub(crate) scheduler_name: &'a str,
 }
 
 fn owner(plan: &ParsedVolcanoJob<'_>) -> Vec<OwnerReference> {
     vec![controller_reference(API_VERSION, KIND, plan.meta)]
+}
+
+/// The metadata of an object of the job with this name.
+pub(crate) fn metadata(plan: &ParsedVolcanoJob<'_>, name: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        namespace: plan.meta.namespace.clone(),
+        owner_references: Some(owner(plan)),
+        ..ObjectMeta::default()
+    }
 }
 
 /// The labels that select all pods of a job.
@@ -53,7 +65,9 @@ pub(crate) fn pod(
     let name = plan.pod_name(task, index);
     let template_meta = task.template.metadata.clone().unwrap_or_default();
     let mut spec = task.template.spec.clone().unwrap_or_default();
-    let variables = plan.plugins.variables(plan, task, index, settings.port);
+    let variables = plan
+        .plugins
+        .variables(plan, task, index, settings.shared, settings.port);
     let inits = spec.init_containers.iter_mut().flatten();
     for container in inits.chain(&mut spec.containers) {
         add_variables(container, &variables);
@@ -91,6 +105,12 @@ pub(crate) fn pod(
         };
         mount(&mut spec.volumes, &mut spec.containers, source, FILES);
     }
+    if let Some(ssh) = plan.plugins.ssh(settings.shared) {
+        let inits = spec.init_containers.iter_mut().flatten();
+        let containers = inits.chain(&mut spec.containers);
+        let path = ssh.path(settings.shared);
+        mount(&mut spec.volumes, containers, Ssh::volume(plan), path);
+    }
     let empty = |text: &Option<String>| text.as_deref().unwrap_or_default().is_empty();
     if empty(&spec.scheduler_name) {
         let own = plan
@@ -124,6 +144,9 @@ pub(crate) fn pod(
     }
     annotations.insert(RETRY_COUNT.to_owned(), settings.retries.to_string());
     annotations.insert(names::GROUP_NAME.to_owned(), plan.name().to_owned());
+    if let Some(mpi) = plan.plugins.mpi() {
+        mpi.prepare(plan, task, settings.shared, &mut spec, &mut annotations);
+    }
     terms::run_for(plan.meta, &mut labels, &mut annotations);
     Pod {
         metadata: ObjectMeta {
@@ -157,9 +180,10 @@ fn add_variables(container: &mut Container, variables: &[(String, String)]) {
     }
 }
 
-fn mount(
+/// Gives the pod a volume, which these containers see at a path.
+pub(crate) fn mount<'a>(
     volumes: &mut Option<Vec<Volume>>,
-    containers: &mut [Container],
+    containers: impl IntoIterator<Item = &'a mut Container>,
     source: Volume,
     path: &str,
 ) {
@@ -211,12 +235,7 @@ fn files_name(plan: &ParsedVolcanoJob<'_>) -> String {
 /// The ConfigMap with the tasks' hosts.
 pub(crate) fn files(plan: &ParsedVolcanoJob<'_>) -> ConfigMap {
     ConfigMap {
-        metadata: ObjectMeta {
-            name: Some(files_name(plan)),
-            namespace: plan.meta.namespace.clone(),
-            owner_references: Some(owner(plan)),
-            ..ObjectMeta::default()
-        },
+        metadata: metadata(plan, &files_name(plan)),
         data: Some(plugins::files(plan)),
         ..ConfigMap::default()
     }

@@ -1,5 +1,7 @@
 //! Volcano Jobs over time, in a world that carries out what is decided.
 
+mod launch;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::SignedDuration;
@@ -8,6 +10,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::action::Dependent;
 
 /// A namespace with one job, whose pods the test moves.
 struct World {
@@ -18,6 +21,8 @@ struct World {
     commands: Vec<VolcanoCommand>,
     files: BTreeMap<String, String>,
     claims: Vec<PersistentVolumeClaim>,
+    /// Keys for SSH, service accounts and their rights.
+    access: Vec<Dependent>,
     events: Vec<String>,
     made: u32,
     now: Timestamp,
@@ -38,6 +43,7 @@ impl World {
             commands: Vec::new(),
             files: BTreeMap::new(),
             claims: Vec::new(),
+            access: Vec::new(),
             events: Vec::new(),
             made: 0,
             now: "2026-11-26T12:00:00Z".parse().unwrap(),
@@ -100,8 +106,11 @@ impl World {
             }
             Action::ApplyPodGroup(group) => self.group = Some(*group),
             Action::CreateService(service) => self.services.push(*service),
-            Action::Create(Dependent::ConfigMap(files)) => self.files = files.data.unwrap(),
+            Action::Create(Dependent::ConfigMap(files)) => {
+                self.files.extend(files.data.unwrap());
+            }
             Action::Create(Dependent::Claim(claim)) => self.claims.push(*claim),
+            Action::Create(access) => self.access.push(access),
             Action::DeletePodGroup { .. } => self.group = None,
             Action::Delete { name, .. } => {
                 self.commands
@@ -565,12 +574,36 @@ fn volumes_are_mounted_and_described_claims_created() {
 fn a_job_that_cannot_be_run_says_why_and_creates_nothing() {
     for (plugins, words) in [
         (
-            json!({"mpi": []}),
-            "Muster does not run the plugin \"mpi\" yet; remove it",
+            json!({"ray": []}),
+            "use a RayJob or RayCluster of ray.io/v1",
+        ),
+        (
+            json!({"horovod": []}),
+            "Muster does not run the plugin \"horovod\"; remove it",
         ),
         (
             json!({"pytorch": ["--port=0"]}),
             "spec.plugins[pytorch]: \"--port=0\" is not one of --master=TASK",
+        ),
+        (
+            json!({"mpi": []}),
+            "the job has no task \"master\"; name the task whose pods run mpirun by --master=TASK",
+        ),
+        (
+            json!({"mpi": ["--master=worker", "--worker=ranks"]}),
+            "the job has no task \"ranks\"; name the task in whose pods the ranks run by --worker=TASK",
+        ),
+        (
+            json!({"mpi": ["--master=worker", "--port=x"]}),
+            "spec.plugins[mpi]: \"--port=x\" is not one of --master=TASK",
+        ),
+        (
+            json!({"ssh": ["--ssh-private-key=secret words"]}),
+            "--ssh-private-key and --ssh-public-key are a pair",
+        ),
+        (
+            json!({"ssh": ["--ssh-key-file-path=.ssh"]}),
+            "spec.plugins[ssh]: \"--ssh-key-file-path\" is not one of --ssh-key-file-path=/PATH",
         ),
     ] {
         let mut world = two_workers(json!({"plugins": plugins}));

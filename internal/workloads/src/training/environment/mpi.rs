@@ -7,15 +7,12 @@ use resources::kinds::{MPIJobSpec, MpiImplementation};
 use resources::training::ReplicaType;
 
 use super::variable;
+use crate::mpi::remote_shell;
 use crate::training::plan::ParsedTrainingJob;
 use crate::training::rendezvous::Network;
 
 /// Where the hostfile is mounted.
 const HOSTFILE: &str = "/etc/mpi/hostfile";
-/// The program that starts commands on workers where the API runs them.
-const REMOTE_SHELL: &str = "/etc/mpi/kubexec.sh";
-/// The shell that the remote shell starts.
-const SHELL: &str = "/bin/sh";
 /// Further arguments for SSH: a worker's name may not be known yet when the launcher begins.
 const SSH_ARGUMENTS: &str = "-o ConnectionAttempts=10";
 
@@ -47,20 +44,7 @@ pub(super) fn variables(
                 ("PRTE_MCA_prte_set_default_slots", &slots),
             ]);
             if shared {
-                // All names resolve to the node's address, which mpirun would take for itself. A pod's user has no entry
-                // in /etc/passwd, where mpirun would look for the shell of the workers' commands. Ranks of several pods
-                // share the node's processors, so that no pod may bind its ranks to the first ones.
-                add(&[
-                    ("SHELL", SHELL),
-                    ("OMPI_MCA_plm_rsh_agent", REMOTE_SHELL),
-                    ("OMPI_MCA_plm_rsh_no_tree_spawn", "true"),
-                    ("OMPI_MCA_if_base_do_not_resolve", "true"),
-                    ("OMPI_MCA_hwloc_base_binding_policy", "none"),
-                    ("PRTE_MCA_plm_ssh_agent", REMOTE_SHELL),
-                    ("PRTE_MCA_plm_ssh_no_tree_spawn", "true"),
-                    ("PRTE_MCA_prte_do_not_resolve", "true"),
-                    ("PRTE_MCA_hwloc_default_binding_policy", "none"),
-                ]);
+                add(&remote_shell::OPEN_MPI);
             } else {
                 add(&[
                     ("OMPI_MCA_plm_rsh_args", SSH_ARGUMENTS),
@@ -74,10 +58,7 @@ pub(super) fn variables(
                 ("I_MPI_PERHOST", &slots.to_string()),
             ]);
             if shared {
-                add(&[
-                    ("I_MPI_HYDRA_BOOTSTRAP", "rsh"),
-                    ("I_MPI_HYDRA_BOOTSTRAP_EXEC", REMOTE_SHELL),
-                ]);
+                add(&remote_shell::INTEL);
             } else {
                 add(&[("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS", SSH_ARGUMENTS)]);
             }
@@ -85,10 +66,7 @@ pub(super) fn variables(
         MpiImplementation::MPICH => {
             add(&[("HYDRA_HOST_FILE", HOSTFILE)]);
             if shared {
-                add(&[
-                    ("HYDRA_LAUNCHER", "rsh"),
-                    ("HYDRA_LAUNCHER_EXEC", REMOTE_SHELL),
-                ]);
+                add(&remote_shell::MPICH);
             } else {
                 add(&[("HYDRA_LAUNCH_EXTRA_ARGS", SSH_ARGUMENTS)]);
             }

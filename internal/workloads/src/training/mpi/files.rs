@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use resources::kinds::MpiImplementation;
-use resources::names;
 use resources::training::ReplicaType;
 
-use super::{DISCOVER_HOSTS, HOSTFILE, REMOTE_SHELL, Settings};
+use super::{DISCOVER_HOSTS, HOSTFILE, Settings};
+use crate::mpi::remote_shell;
 use crate::training::plan::ParsedTrainingJob;
 use crate::training::roster::{ReplicaState, Roster};
 
@@ -21,7 +21,7 @@ pub(super) fn data(
         (DISCOVER_HOSTS.to_owned(), discover_hosts(plan, mpi, roster)),
     ]);
     if mpi.shared {
-        data.insert(REMOTE_SHELL.to_owned(), remote_shell());
+        data.insert(remote_shell::SCRIPT.to_owned(), remote_shell::script());
     }
     data
 }
@@ -63,14 +63,6 @@ fn discover_hosts(plan: &ParsedTrainingJob<'_>, mpi: &Settings, roster: &Roster<
         }
     }
     script
-}
-
-/// The script that `mpirun` calls with a host and a command.
-fn remote_shell() -> String {
-    format!(
-        "#!/bin/sh\nexec {} remote-shell -- \"$@\"\n",
-        names::COMMAND_LINE_PATH
-    )
 }
 
 /// A replica's host name within the job's Service.

@@ -17,18 +17,15 @@ use super::rendezvous::Network;
 use super::roster::{ReplicaState, Roster};
 use super::view::Details;
 use crate::action::Action;
+use crate::mpi::ssh;
 use crate::pod_facts;
 
 pub(crate) use self::pods::prepare;
 
-/// Where the ConfigMap is mounted.
-const CONFIG_PATH: &str = "/etc/mpi";
 /// The hostfile's key.
 const HOSTFILE: &str = "hostfile";
 /// The key of the script that lists the workers that run.
 const DISCOVER_HOSTS: &str = "discover_hosts.sh";
-/// The key of the script by which `mpirun` starts a command on a worker.
-const REMOTE_SHELL: &str = "kubexec.sh";
 
 /// The spec of an MPIJob; none of another kind.
 pub(crate) fn spec_of<'a>(plan: &ParsedTrainingJob<'a>) -> Option<&'a MPIJobSpec> {
@@ -119,7 +116,7 @@ impl Settings {
             launcher_is_worker: spec.run_launcher_as_worker == Some(true),
             ssh_path: ssh_path
                 .filter(|path| !path.is_empty())
-                .unwrap_or_else(|| "/root/.ssh".to_owned()),
+                .unwrap_or_else(|| ssh::OF_ROOT.to_owned()),
             container: spec.main_container.clone(),
             shared: matches!(network, Network::HostShared { .. }),
         })

@@ -9,13 +9,14 @@ use resources::training::ReplicaType;
 use serde_json::json;
 
 use super::Settings;
-use crate::account_rights::{RightsOf, rule};
-use crate::action::{Action, Dependent, DependentKind};
+use crate::action::{Action, Dependent, DependentKind, SshKeys};
+use crate::mpi::remote_shell::Account;
 use crate::ownership::controller_reference;
 use crate::training::plan::ParsedTrainingJob;
 
-/// How much of the job's uid is in names.
-const UID_PART: usize = 8;
+/// The keys of the Secret's data, as its type has them.
+pub(super) const PRIVATE_KEY: &str = "ssh-privatekey";
+pub(super) const PUBLIC_KEY: &str = "ssh-publickey";
 
 /// The name of the job's ConfigMap.
 pub(super) fn config_name(plan: &ParsedTrainingJob<'_>) -> String {
@@ -27,23 +28,12 @@ pub(super) fn secret_name(plan: &ParsedTrainingJob<'_>) -> String {
     format!("{}-ssh", plan.name())
 }
 
-/// The service account as which the launcher runs, unless its template names one.
-pub(super) fn account_name(plan: &ParsedTrainingJob<'_>) -> String {
+/// The service account as which the launcher runs.
+pub(super) fn account(plan: &ParsedTrainingJob<'_>) -> Account {
     let template = plan
         .replicas_of(ReplicaType::Launcher)
         .and_then(|launcher| launcher.template.spec.as_ref());
-    let named = template.and_then(|spec| spec.service_account_name.clone());
-    named
-        .filter(|name| !name.is_empty())
-        .unwrap_or_else(|| own_account(plan))
-}
-
-/// The service account that the controller makes. Its name has a part of the job's uid: objects of an earlier job of the
-/// same name may still be there.
-fn own_account(plan: &ParsedTrainingJob<'_>) -> String {
-    let uid = plan.meta.uid.as_deref().unwrap_or_default();
-    let part: String = uid.chars().take(UID_PART).collect();
-    format!("{}-launcher-{part}", plan.name())
+    Account::of(plan.meta, "launcher", template)
 }
 
 fn metadata(plan: &ParsedTrainingJob<'_>, name: String) -> ObjectMeta {
@@ -102,11 +92,15 @@ pub(super) fn access(plan: &ParsedTrainingJob<'_>, mpi: &Settings) -> Vec<Action
         type_: Some("kubernetes.io/ssh-auth".to_owned()),
         ..Secret::default()
     };
-    vec![Action::Create(Dependent::SshKeys(Box::new(secret)))]
+    let keys = SshKeys {
+        secret,
+        private: PRIVATE_KEY,
+        public: &[PUBLIC_KEY],
+    };
+    vec![Action::Create(Dependent::SshKeys(Box::new(keys)))]
 }
 
-/// The launcher's service account, and its right to run commands in the job's pods and in no other one. The role's name
-/// has the number of workers: a job that grows gets a further role.
+/// The launcher's service account, and its right to run commands in the job's pods and in no other one.
 fn rights(plan: &ParsedTrainingJob<'_>, mpi: &Settings) -> Vec<Dependent> {
     let workers = plan.replicas_of(ReplicaType::Worker);
     let workers = workers.map_or(0, |workers| workers.count);
@@ -116,16 +110,5 @@ fn rights(plan: &ParsedTrainingJob<'_>, mpi: &Settings) -> Vec<Dependent> {
     if mpi.launcher_is_worker {
         pods.push(plan.pod_name(ReplicaType::Launcher, 0));
     }
-    let own = own_account(plan);
-    let account = account_name(plan);
-    let rights = RightsOf {
-        account: &account,
-        is_own: account == own,
-        role: &format!("{own}-{workers}"),
-    };
-    let rules = vec![
-        rule("", "pods", &["get"], Some(pods.clone())),
-        rule("", "pods/exec", &["get", "create"], Some(pods)),
-    ];
-    rights.with(rules, |name| metadata(plan, name.to_owned()))
+    account(plan).rights(pods, workers, |name| metadata(plan, name.to_owned()))
 }

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    ConfigMapVolumeSource, Container, KeyToPath, PodSpec, SecretVolumeSource, Volume, VolumeMount,
+    ConfigMapVolumeSource, Container, KeyToPath, PodSpec, Volume, VolumeMount,
 };
 use resources::names;
-use resources::training::{MPI_WORKER_COMMAND, ReplicaType};
+use resources::training::ReplicaType;
 
-use super::{CONFIG_PATH, DISCOVER_HOSTS, HOSTFILE, REMOTE_SHELL, Settings, objects};
+use super::{DISCOVER_HOSTS, HOSTFILE, Settings, objects};
+use crate::mpi::remote_shell::{CONFIG_PATH, DEFAULT_CONTAINER, EXECUTABLE, SCRIPT};
+use crate::mpi::{ssh, worker};
 use crate::training::plan::{ParsedTrainingJob, Replicas};
 
 /// The volume with the hostfile.
@@ -17,14 +19,6 @@ const CONFIG_VOLUME: &str = "mpi-job-config";
 const SSH_VOLUME: &str = "ssh-auth";
 /// Everyone may read.
 const READABLE: i32 = 0o444;
-/// Everyone may read and run.
-const EXECUTABLE: i32 = 0o555;
-/// Only the owner may read: SSH refuses other keys.
-const PRIVATE: i32 = 0o600;
-/// The program that workers run where the launcher reaches them by SSH.
-const SSH_SERVER: [&str; 2] = ["/usr/sbin/sshd", "-De"];
-/// The annotation that names the container in which commands run unless they name one.
-const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 /// Adds to a replica's pod what the job's kind needs.
 pub(crate) fn prepare(
@@ -52,7 +46,7 @@ pub(crate) fn prepare(
             mount(container, CONFIG_VOLUME, CONFIG_PATH);
         }
         if !launcher {
-            serve(container, mpi);
+            worker::serve(container, mpi.shared);
         }
         if !mpi.shared {
             mount(container, SSH_VOLUME, &mpi.ssh_path);
@@ -65,26 +59,7 @@ pub(crate) fn prepare(
         volume(spec, ssh_volume(plan));
     } else if launcher {
         annotations.insert(names::COMMAND_LINE.to_owned(), "true".to_owned());
-        spec.service_account_name = Some(objects::account_name(plan));
-    }
-}
-
-/// Gives a worker its program if its template has none. An SSH server of the template cannot run where pods share
-/// their node's address, and is not needed there.
-fn serve(container: &mut Container, mpi: &Settings) {
-    let texts = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
-    let empty = |words: &Option<Vec<String>>| words.as_ref().is_none_or(Vec::is_empty);
-    let bare = empty(&container.command) && empty(&container.args);
-    let first = container.command.iter().chain(&container.args).flatten();
-    let is_ssh_server = first
-        .into_iter()
-        .next()
-        .is_some_and(|program| program.rsplit('/').next() == Some("sshd"));
-    if mpi.shared && (bare || is_ssh_server) {
-        container.command = texts(&MPI_WORKER_COMMAND);
-        container.args = None;
-    } else if bare {
-        container.command = texts(&SSH_SERVER);
+        spec.service_account_name = Some(objects::account(plan).name().to_owned());
     }
 }
 
@@ -120,7 +95,7 @@ fn config_volume(plan: &ParsedTrainingJob<'_>, mpi: &Settings) -> Volume {
         item(DISCOVER_HOSTS, DISCOVER_HOSTS, EXECUTABLE),
     ];
     if mpi.shared {
-        items.push(item(REMOTE_SHELL, REMOTE_SHELL, EXECUTABLE));
+        items.push(item(SCRIPT, SCRIPT, EXECUTABLE));
     }
     Volume {
         name: CONFIG_VOLUME.to_owned(),
@@ -134,24 +109,10 @@ fn config_volume(plan: &ParsedTrainingJob<'_>, mpi: &Settings) -> Volume {
 }
 
 fn ssh_volume(plan: &ParsedTrainingJob<'_>) -> Volume {
-    let items = [
-        ("ssh-privatekey", "id_rsa"),
-        ("ssh-publickey", "id_rsa.pub"),
-        ("ssh-publickey", "authorized_keys"),
+    let files = [
+        (objects::PRIVATE_KEY, ssh::PRIVATE_KEY),
+        (objects::PUBLIC_KEY, ssh::PUBLIC_KEY),
+        (objects::PUBLIC_KEY, ssh::AUTHORIZED_KEYS),
     ];
-    Volume {
-        name: SSH_VOLUME.to_owned(),
-        secret: Some(SecretVolumeSource {
-            secret_name: Some(objects::secret_name(plan)),
-            default_mode: Some(PRIVATE),
-            items: Some(
-                items
-                    .into_iter()
-                    .map(|(key, path)| item(key, path, PRIVATE))
-                    .collect(),
-            ),
-            ..SecretVolumeSource::default()
-        }),
-        ..Volume::default()
-    }
+    ssh::volume(SSH_VOLUME, &objects::secret_name(plan), &files)
 }
