@@ -3,11 +3,16 @@
 usage: accessibility.py PLAN
 
 PLAN is a JSON file: `url`; `axe`, the path of axe-core's script; `screens`, a directory; `open`, the pages that are read
-signed out; `pages`, those that are read signed in; `readers`, each with `user`, `password` and `rounds`: [theme, width].
+signed out; `pages`, those that are read signed in; `readers`, each with `user`, `password` and `rounds`: [theme, width];
+`factor`, a reader who sets up a second factor and signs in with it.
 """
+import base64
 import collections
+import hashlib
+import hmac
 import json
 import os
+import struct
 import sys
 import tempfile
 import time
@@ -117,6 +122,42 @@ class Checker:
         until(driver, "a message", lambda: find(driver, ".flash"))
         self.check(f"{who} message {theme} {width}", f"{who}-message-{theme}-{width}")
 
+    def step(self, name, rounds):
+        """A page that only a form leads to, and that is not opened again."""
+        for theme, width in rounds:
+            self.look(theme, width)
+            self.check(f"{name} {theme} {width}", f"{name.replace(' ', '-')}-{theme}-{width}")
+
+    def second_factor(self, reader):
+        """Its set-up on the account's page, and the second step of signing in."""
+        driver, rounds = self.driver, reader["rounds"]
+        refused = lambda: find(driver, "[role=alert]").text
+        sign_in(driver, self.url, reader)
+        until(driver, "signed in", lambda: "/ui/sign-in" not in driver.current_url)
+        driver.get(self.url + "/ui/account")
+        password = "form[action='/ui/account/second-factor'] input[name=password]"
+        until(driver, "the form", lambda: find(driver, password)).send_keys(reader["password"], Keys.ENTER)
+        secret = until(driver, "the secret", lambda: find(driver, "#totp-secret").text)
+        self.step("second factor set-up", rounds)
+        code = "form[action='/ui/account/second-factor/confirm'] input[name=code]"
+        find(driver, code).send_keys("none", Keys.ENTER)
+        until(driver, "the code is refused", refused)
+        self.step("second factor refused", rounds)
+        find(driver, code).send_keys(totp(secret), Keys.ENTER)
+        until(driver, "the recovery codes", lambda: find(driver, "#recovery-codes").text)
+        self.step("recovery codes", rounds)
+        driver.get(self.url + "/ui/account")
+        remove = "button[formaction='/ui/account/second-factor/remove']"
+        until(driver, "the factor", lambda: find(driver, remove).is_displayed())
+        self.step("account with a second factor", rounds)
+        sign_in(driver, self.url, reader)
+        code = "form[action='/ui/sign-in/code'] input[name=code]"
+        until(driver, "the second step", lambda: find(driver, code).is_displayed())
+        self.step("second step", rounds)
+        find(driver, code).send_keys("none", Keys.ENTER)
+        until(driver, "the code is refused", refused)
+        self.step("second step refused", rounds)
+
     def click(self, selector):
         # The bar at the bottom of a phone may be over what Selenium scrolls to.
         self.driver.execute_script("const e = document.querySelector(arguments[0]); setTimeout(() => e.click())", selector)
@@ -141,18 +182,31 @@ def main(plan):
                 checker.pages("nobody", theme, width, plan["open"])
             for reader in plan["readers"]:
                 walk(checker, reader)
+            checker.second_factor(plan["factor"])
         finally:
             driver.quit()
     report(checker)
 
 
+def sign_in(driver, url, reader):
+    driver.delete_all_cookies()
+    driver.get(url + "/ui/sign-in")
+    find(driver, "input[name=user]").send_keys(reader["user"])
+    find(driver, "input[name=password]").send_keys(reader["password"], Keys.ENTER)
+
+
+def totp(secret):
+    """The code that an authenticator app shows now (RFC 6238)."""
+    key = base64.b32decode(secret.replace(" ", ""))
+    tag = hmac.new(key, struct.pack(">Q", int(time.time()) // 30), hashlib.sha1).digest()
+    at = tag[19] & 15
+    return f"{(struct.unpack('>I', tag[at:at + 4])[0] & 0x7fffffff) % 1_000_000:06}"
+
+
 def walk(checker, reader):
     driver = checker.driver
     begin = time.monotonic()
-    driver.delete_all_cookies()
-    driver.get(checker.url + "/ui/sign-in")
-    find(driver, "input[name=user]").send_keys(reader["user"])
-    find(driver, "input[name=password]").send_keys(reader["password"], Keys.ENTER)
+    sign_in(driver, checker.url, reader)
     until(driver, "signed in", lambda: "/ui/sign-in" not in driver.current_url)
     for theme, width in reader["rounds"]:
         checker.pages(reader["user"], theme, width, checker.plan["pages"])

@@ -61,6 +61,9 @@ const PAGES: [(&str, Shows); 26] = [
             "/ui/jobs/vision/pytorchjobs/train-fails?tab=manifest",
             "/ui/jobs/vision/pytorchjobs/train-fails?tab=delete",
             "/ui/jobs/vision/vcjobs/tasks",
+            "/ui/jobs/vision/trainjobs/reports",
+            "/ui/jobs/vision/leaderworkersets/model",
+            "/ui/jobs/vision/leaderworkersets/model?tab=replicas",
             "/ui/jobs/vision/pods/restarts?tab=logs",
             "/ui/jobs/vision/pods/none",
         ]),
@@ -86,12 +89,16 @@ const PAGES: [(&str, Shows); 26] = [
 ];
 const OTHERS: &str = "/ui/{*path}";
 
+/// A program that ends when it is asked to.
+const SLEEPS: &str = "trap 'exit 143' TERM; sleep 600 & wait";
+
 const PASSWORD: &str = "correct horse battery";
 
 const RECEIVERS: &str =
     "[[receiver]]\nname = \"chat\"\nkind = \"slack\"\nurl = \"http://127.0.0.1:9/\"\n";
 
-/// Jobs of the team that run, wait, fail and succeed; a pod that starts again and again; a CronJob.
+/// Jobs of the team that run, wait, fail and succeed; one that reports its progress; a LeaderWorkerSet; a pod that starts
+/// again and again; a CronJob.
 fn jobs() -> String {
     let training = |name: &str, gpus: u32, master: &str, worker: &str| {
         let replica = |command: &str| {
@@ -112,6 +119,11 @@ fn jobs() -> String {
         json!({"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "tasks", "namespace": "vision"},
             "spec": {"minAvailable": 1, "queue": "vision", "tasks": [{"name": "first", "replicas": 1,
                 "template": {"spec": {"restartPolicy": "Never", "containers": container("echo done")}}}]}}),
+        json!({"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": "reports", "namespace": "vision"},
+            "spec": {"runtimeRef": {"name": "torch-distributed"}, "trainer": {"numNodes": 1, "command": ["sh", "-c", SLEEPS],
+                "resourcesPerNode": {"requests": {"cpu": "50m", "memory": "32Mi"}}}}}),
+        json!({"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "metadata": {"name": "model", "namespace": "vision"},
+            "spec": {"replicas": 2, "leaderWorkerTemplate": {"size": 2, "workerTemplate": {"spec": {"containers": container(SLEEPS)}}}}}),
         json!({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "nightly", "namespace": "vision"},
             "spec": {"schedule": "0 3 * * *", "jobTemplate": {"spec": {"template": {"spec": {"restartPolicy": "Never",
                 "containers": container("true")}}}}}}),
@@ -159,6 +171,9 @@ impl Ground {
         let user = ["user", "create", "--no-namespaces"];
         let set = cli(&[&user[..], &["mo", "--display-name", "Mo Example"]].concat());
         set_password(&platform, &path_of(&set));
+        // This one sets up a second factor.
+        let careful = cli(&[&user[..], &["careful"]].concat());
+        set_password(&platform, &path_of(&careful));
         let link = path_of(&cli(&[&user[..], &["newcomer"]].concat()));
         cli(&["team", "create", "vision", "--members", "mo"]);
         cli(&["team", "set-quota", "vision", "pods=100"]);
@@ -173,6 +188,7 @@ impl Ground {
             "a fan",
         ]);
         platform.apply(&jobs());
+        report_progress(&platform);
         let code = code_of_a_program(&platform);
         Ground {
             _node: node,
@@ -206,11 +222,36 @@ impl Ground {
         eventually("a job runs, and one has failed", SOON, || {
             (holds("train-runs", "Running") && holds("train-fails", "Failed")).then_some(())
         });
+        eventually("a group of the set is ready", SOON, || {
+            let set = ["get", "lws", "model", "-n", "vision", "-o", "json"];
+            let set = self.platform.cli(&set).out;
+            let set: Value = serde_json::from_str(&set).unwrap_or_default();
+            (set["status"]["readyReplicas"].as_u64() > Some(0)).then_some(())
+        });
         eventually("an alert fires", SOON, || {
             let alerts = self.platform.cli(&["alerts"]).out;
             alerts.contains("NodeLost").then_some(())
         });
     }
+}
+
+/// What a training program would report of its progress.
+fn report_progress(platform: &Platform) {
+    let report = json!({"status": {"trainerStatus": {"progressPercentage": 45, "estimatedRemainingSeconds": 90,
+        "metrics": [{"name": "loss", "value": "0.25"}], "lastUpdatedTime": "2026-01-01T00:00:00Z"}}});
+    let patch = report.to_string();
+    let patch = [
+        "patch",
+        "trainjobs.trainer.kubeflow.org",
+        "reports",
+        "-n",
+        "vision",
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        &patch,
+    ];
+    platform.kubectl(&patch).ok();
 }
 
 /// The path of a printed link.
@@ -287,6 +328,8 @@ fn axe_finds_no_violation_on_any_page_in_a_browser() {
     let plan = json!({
         "url": format!("http://{}", ground.platform.listen),
         "axe": part("axe/axe.min.js"), "screens": screens, "open": paths(true), "pages": signed,
+        "factor": {"user": "careful", "password": PASSWORD,
+            "rounds": [["light", 1400], ["dark", 390], ["dark", 1400], ["light", 390]]},
         "readers": [
             {"user": "admin", "password": ground.platform.password(), "rounds": [["light", 1400], ["dark", 390]]},
             {"user": "mo", "password": PASSWORD, "rounds": [["dark", 1400], ["light", 390]]},

@@ -191,6 +191,7 @@ const PORTAL: [Row; 111] = [
     ("POST", "/ui/teams", "", "name=-", Who::Admins, 403),
     ("GET", "/ui/teams/{name}", "/ui/teams/none", "", Who::Authenticated, 403),
     ("POST", "/ui/teams/{name}/{action}", "/ui/teams/none/quota", "gpus=1", Who::Admins, 403),
+    ("POST", "/ui/teams/{name}/{action}", "/ui/teams/none/network", "network=isolated", Who::Admins, 403),
     ("GET", "/ui/queues", "", "", Who::Users, 403),
     ("GET", "/ui/queues/{name}", "/ui/queues/default", "", Who::Users, 403),
     ("POST", "/ui/queues/{name}", "/ui/queues/none", "weight=1", Who::Admins, 403),

@@ -54,7 +54,7 @@ fn every_error_is_a_sentence_with_what_to_do_and_has_its_exit_status() {
         2,
         &["explain", "node/n"],
         &[
-            "it takes: pytorchjob, tfjob, xgboostjob, paddlejob, jaxjob, mpijob, job, vcjob, rayjob, rayservice, trainjob, jobset, raycluster, pod",
+            "it takes: pytorchjob, tfjob, xgboostjob, paddlejob, jaxjob, mpijob, job, vcjob, rayjob, rayservice, trainjob, jobset, leaderworkerset, raycluster, pod",
         ],
     );
     says(

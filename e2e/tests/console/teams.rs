@@ -116,6 +116,7 @@ fn a_team_made_by_a_form_is_what_the_command_line_makes_and_others_see_nothing_o
     for (path, body) in [
         ("/ui/teams", "name=mine"),
         ("/ui/teams/vision/quota", "gpus=4"),
+        ("/ui/teams/vision/network", "network=isolated"),
         ("/ui/teams/vision/add-member", "user=eve&role=lead"),
         ("/ui/teams/vision/remove-member", "user=bob"),
         ("/ui/teams/vision/delete", "confirm=vision"),
@@ -178,6 +179,33 @@ fn a_team_made_by_a_form_is_what_the_command_line_makes_and_others_see_nothing_o
         wrong.code == 422 && wrong.has("write NAME=AMOUNT"),
         "{}",
         wrong.whole
+    );
+    let network = format!("{team}/network");
+    let page = done(&platform, &admin, &network, "network=isolated");
+    assert_eq!(page, "/ui/teams/vision?flash=network-isolated");
+    assert!(show().contains("isolated in vision"), "{}", show());
+    for reader in [&admin, &bob] {
+        let shown = ask(&platform, reader, &format!("GET {team}"), "");
+        let words = "The network is isolated in vision";
+        assert!(shown.has(words), "{}", shown.whole);
+    }
+    let wrong = ask(
+        &platform,
+        &admin,
+        &format!("POST {network}"),
+        "network=closed",
+    );
+    assert!(
+        wrong.code == 422 && wrong.has("use isolated or open"),
+        "{}",
+        wrong.whole
+    );
+    let page = done(&platform, &admin, &network, "network=open");
+    let opened = ask(&platform, &admin, &format!("GET {page}"), "");
+    assert!(
+        opened.has("network is open") && !show().contains("isolated"),
+        "{}",
+        opened.whole
     );
     let taken = ask(&platform, &admin, "POST /ui/teams", "name=default");
     assert!(

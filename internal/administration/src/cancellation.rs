@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::{Api, Client};
 use resources::kinds::VolcanoCommand;
+use resources::leader_worker_set;
 use resources::names::{CANCELLED_BECAUSE, CANCELLED_BY};
 use resources::registry::Kind;
 use resources::volcano;
@@ -31,11 +32,20 @@ pub enum Cancellation {
     Deletion,
 }
 
-/// The merge patch that suspends a job or starts it again; with a canceller the job counts as cancelled.
+/// Whether objects of a kind are LeaderWorkerSets. They have no `suspend`: without groups they have no pods.
+#[must_use]
+pub fn is_scaled(kind: &Kind) -> bool {
+    (kind.group, kind.kind) == (leader_worker_set::GROUP, leader_worker_set::KIND)
+}
+
+/// The merge patch that suspends a job or starts it again; with a canceller the job counts as cancelled. A
+/// LeaderWorkerSet is scaled to no groups; it starts again when it is scaled, not by this patch.
 #[must_use]
 pub fn suspension(kind: &Kind, on: bool, by: Option<Canceller<'_>>) -> Value {
     let spec = match kind.training() {
         Some(_) => json!({"runPolicy": {"suspend": on}}),
+        None if is_scaled(kind) && on => json!({"replicas": 0}),
+        None if is_scaled(kind) => json!({}),
         None => json!({"suspend": on}),
     };
     let (user, because) = match by {
@@ -115,6 +125,11 @@ mod tests {
             patch["metadata"]["annotations"][CANCELLED_BECAUSE],
             "it did nothing"
         );
+        let set = kind(leader_worker_set::GROUP, "v1", "leaderworkersets");
+        let cancelled = suspension(set, true, Some(Canceller::User("ann")));
+        assert_eq!(cancelled["spec"], json!({"replicas": 0}));
+        assert_eq!(cancelled["metadata"]["annotations"][CANCELLED_BY], "ann");
+
         let annotations = |name: &str, text: &str| {
             let one = BTreeMap::from([(name.to_owned(), text.to_owned())]);
             sentence(Some(&one))

@@ -1,7 +1,8 @@
-//! Finds the pod of a rank of a training job that is gone, by the names of the pods whose logs nodes still keep. The
-//! replicas of a type are numbered from 0 without gaps, so that their number is found in as many questions as it has
-//! binary digits.
+//! Finds the pod of a rank of a training job or LeaderWorkerSet that is gone, by the names of the pods whose logs nodes still
+//! keep. The replicas of a type, and the pods of a group, are numbered from 0 without gaps, so that their number is found
+//! in as many questions as it has binary digits.
 
+use resources::leader_worker_set;
 use resources::numbers::GANG_MEMBERS_MAX;
 use resources::training::ReplicaType;
 
@@ -30,7 +31,23 @@ pub async fn of_rank<E>(
             count(job, role, index, &is_kept).await?
         };
     }
-    Ok(None)
+    of_set(job, rank, &is_kept).await
+}
+
+/// The pod of the rank of a LeaderWorkerSet: its first group tells how many pods a group has.
+async fn of_set<E>(
+    set: &str,
+    rank: u32,
+    is_kept: &impl AsyncFn(String) -> Result<bool, E>,
+) -> Result<Option<String>, E> {
+    let of_first = |number: u32| leader_worker_set::pod_name(set, 0, number);
+    let most = u32::try_from(GANG_MEMBERS_MAX).unwrap_or(u32::MAX);
+    let size = kept_below(rank.saturating_add(1).min(most), of_first, is_kept).await?;
+    if size == 0 {
+        return Ok(None);
+    }
+    let pod = leader_worker_set::pod_name(set, rank / size, rank % size);
+    Ok(is_kept(pod.clone()).await?.then_some(pod))
 }
 
 /// How many replicas of a type have logs; the one at `limit` has none.
@@ -40,15 +57,23 @@ async fn count<E>(
     limit: u32,
     is_kept: &impl AsyncFn(String) -> Result<bool, E>,
 ) -> Result<u32, E> {
-    let most = u32::try_from(GANG_MEMBERS_MAX).unwrap_or(u32::MAX);
-    let limit = if role.is_single() { 1 } else { limit.min(most) };
-    let (mut kept, mut gone) = (0, limit);
     if role.is_single() {
         return Ok(u32::from(is_kept(role.pod_name(job, 0)).await?));
     }
+    let most = u32::try_from(GANG_MEMBERS_MAX).unwrap_or(u32::MAX);
+    kept_below(limit.min(most), |index| role.pod_name(job, index), is_kept).await
+}
+
+/// How many pods of these names, numbered from 0 to below `limit`, have logs.
+async fn kept_below<E>(
+    limit: u32,
+    name: impl Fn(u32) -> String,
+    is_kept: &impl AsyncFn(String) -> Result<bool, E>,
+) -> Result<u32, E> {
+    let (mut kept, mut gone) = (0, limit);
     while kept < gone {
         let middle = kept + (gone - kept) / 2;
-        if is_kept(role.pod_name(job, middle)).await? {
+        if is_kept(name(middle)).await? {
             kept = middle + 1;
         } else {
             gone = middle;
@@ -82,7 +107,8 @@ mod tests {
         ];
         let workers = ["j-worker-0", "j-worker-1", "j-worker-2"];
         let servers = ["j-ps-0"];
-        for kept in [&torch[..], &mpi, &tf, &workers] {
+        let set = ["j-0", "j-0-1", "j-1", "j-1-1"];
+        for kept in [&torch[..], &mpi, &tf, &workers, &set] {
             for (rank, pod) in (0..).zip(kept) {
                 assert_eq!(find(kept, rank).await.as_deref(), Some(*pod), "{kept:?}");
             }

@@ -4,6 +4,7 @@ use anyhow::Result;
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, core::GroupVersionKind};
 use resources::jobset;
+use resources::leader_worker_set;
 use resources::registry::{self, Kind};
 use resources::trainer;
 use resources::training;
@@ -118,6 +119,11 @@ pub fn is_job_set(kind: &Kind) -> bool {
     [jobset::KIND, trainer::KIND].contains(&kind.kind)
 }
 
+/// Whether a kind's objects are LeaderWorkerSets, of which each group is a gang of its own.
+pub fn is_leader_worker_set(kind: &Kind) -> bool {
+    (kind.group, kind.kind) == (leader_worker_set::GROUP, leader_worker_set::KIND)
+}
+
 /// The kinds of jobs, in the order of the search for a bare name.
 pub fn job_kinds() -> Vec<&'static Kind> {
     let training = training::ALL.iter().map(|kind| kind.plural);
@@ -129,6 +135,7 @@ pub fn job_kinds() -> Vec<&'static Kind> {
             "rayservices",
             "trainjobs",
             "jobsets",
+            "leaderworkersets",
         ])
         .filter_map(|word| kind(word).ok())
         .collect()
@@ -196,15 +203,17 @@ pub fn ended(object: &DynamicObject) -> Option<&'static str> {
     ends.find(|end| has_condition(object, end))
 }
 
-/// Whether an object's condition is `True`; the phase of a pod and of a Volcano Job, and the state of a JobSet or
-/// TrainJob, count as one.
+/// Whether an object's condition is `True`; the phase of a pod and of a Volcano Job, and the state of a JobSet, TrainJob
+/// or LeaderWorkerSet, count as one.
 pub fn has_condition(object: &DynamicObject, name: &str) -> bool {
     let status = &object.data["status"];
     let same = |value: &Value| value.as_str().is_some_and(|v| v.eq_ignore_ascii_case(name));
     let conditions = status["conditions"].as_array();
     same(&status["phase"])
         || volcano::phase(status).is_some_and(|phase| phase.eq_ignore_ascii_case(name))
-        || jobset::state(status).is_some_and(|state| state.eq_ignore_ascii_case(name))
+        || jobset::state(status)
+            .or_else(|| leader_worker_set::state(status))
+            .is_some_and(|state| state.eq_ignore_ascii_case(name))
         || conditions
             .into_iter()
             .flatten()
@@ -226,6 +235,10 @@ pub fn state(object: &DynamicObject) -> (String, String) {
     if let Some(state) = jobset::state(status) {
         return (state.to_owned(), jobset::message(status, state).to_owned());
     }
+    if let Some(state) = leader_worker_set::state(status) {
+        let message = leader_worker_set::sentence(&object.data);
+        return (state.to_owned(), message.unwrap_or_default());
+    }
     match (&status["phase"], holds) {
         (Value::String(phase), _) => (phase.clone(), text(&status["message"])),
         (_, Some(condition)) => (text(&condition["type"]), text(&condition["message"])),
@@ -244,7 +257,7 @@ pub fn state(object: &DynamicObject) -> (String, String) {
 }
 
 /// The job that an object waits with: the object itself, or the job that owns it. A pod or gang
-/// that has started, or that has no job, stands for itself.
+/// that has started, that has no job, or whose job is a LeaderWorkerSet, stands for itself.
 pub async fn waits_with(
     connection: &ServerConnection,
     kind: &'static Kind,
@@ -265,6 +278,9 @@ pub async fn waits_with(
         let Some(job) = jobs.iter().find(same) else {
             continue;
         };
+        if is_leader_worker_set(job) {
+            continue;
+        }
         // A job that is being deleted has no explanation.
         if connection.api(job).get_opt(&owner.name).await?.is_some() {
             return Ok(Some((job, owner.name.clone())));
@@ -337,6 +353,17 @@ mod tests {
         );
         assert_eq!(state(&set).0, "Running");
         assert!(has_condition(&set, "running") && ended(&set).is_none());
+        let set = |ready: u32| {
+            let set = serde_json::json!({"metadata": {}, "status": {"hpaPodSelector": "x", "readyReplicas": ready},
+                "spec": {"replicas": 2, "leaderWorkerTemplate": {}}});
+            serde_json::from_value::<DynamicObject>(set).unwrap()
+        };
+        let served = |state: &str, text: &str| (state.to_owned(), text.to_owned());
+        let text = "1 of 2 groups are ready.";
+        assert_eq!(super::state(&set(1)), served("Running", text));
+        let text = "0 of 2 groups are ready.";
+        assert_eq!(super::state(&set(0)), served("Pending", text));
+        assert!(has_condition(&set(1), "running") && ended(&set(1)).is_none());
         assert_eq!(ended(&volcano("Restarting")), None);
         assert_eq!(ended(&volcano("Aborted")), None);
         assert_eq!(ended(&volcano("Terminated")), Some("Terminated"));

@@ -10,6 +10,7 @@ use kube::Api;
 use kube::api::{DynamicObject, ListParams};
 use kube::runtime::watcher::{self, watch_object};
 use resources::jobset;
+use resources::leader_worker_set;
 use resources::names;
 use resources::numbers::GANG_MEMBERS_MAX;
 use resources::registry::Kind;
@@ -60,7 +61,8 @@ pub async fn next<K>(
 }
 
 /// The name of the pod that runs a rank. The master is rank 0 and workers follow; a Volcano Job's ranks follow its
-/// tasks; a Job's ranks are its completion indexes, or its pods by age; a JobSet's follow its Jobs and their indexes.
+/// tasks; a Job's ranks are its completion indexes, or its pods by age; a JobSet's follow its Jobs and their indexes; a
+/// LeaderWorkerSet's follow its groups, in each of which the leader comes first.
 pub async fn pod_of(
     connection: &ServerConnection,
     kind: &Kind,
@@ -68,7 +70,7 @@ pub async fn pod_of(
     rank: u32,
 ) -> Result<String> {
     let name = job.metadata.name.as_deref().unwrap_or_default();
-    if kind.training().is_some() || kind.is_volcano_job() {
+    if has_named_pods(kind) {
         return named(kind.training(), name, job, rank);
     }
     let mut list = pods_of(connection, kind, name).await?;
@@ -104,7 +106,13 @@ pub async fn pod_named(connection: &ServerConnection, name: &str, rank: u32) -> 
     }
 }
 
-/// The pod of a rank of a job whose pods have names that follow from the job's; `kind` is none for Volcano's Job.
+/// Whether the names of a job's pods follow from the job's.
+fn has_named_pods(kind: &Kind) -> bool {
+    kind.training().is_some() || kind.is_volcano_job() || kinds::is_leader_worker_set(kind)
+}
+
+/// The pod of a rank of a job whose pods have names that follow from the job's; `kind` is none for Volcano's Job and
+/// LeaderWorkerSets.
 fn named(
     kind: Option<&TrainingKind>,
     name: &str,
@@ -113,9 +121,10 @@ fn named(
 ) -> Result<String> {
     let object = serde_json::json!({"metadata": {"name": name}, "spec": job.data["spec"]});
     let limit = usize::try_from(GANG_MEMBERS_MAX).unwrap_or(usize::MAX);
-    let names = match kind {
-        Some(kind) => kind.rank_names(&object, limit),
-        None => volcano::rank_names(&object, limit),
+    let names = match (kind, leader_worker_set::shape(&object)) {
+        (Some(kind), _) => kind.rank_names(&object, limit),
+        (None, Some(shape)) => shape.rank_names(name, shape.groups, limit),
+        (None, None) => volcano::rank_names(&object, limit),
     };
     names.get(rank as usize).cloned().ok_or_else(|| {
         failure::not_found(format!(
@@ -132,6 +141,7 @@ pub async fn pods_of(connection: &ServerConnection, kind: &Kind, name: &str) -> 
         Some(_) => names::JOB_NAME,
         None if kind.is_volcano_job() => volcano::JOB_NAME,
         None if kinds::is_job_set(kind) => jobset::NAME,
+        None if kinds::is_leader_worker_set(kind) => leader_worker_set::NAME,
         None => names::BATCH_JOB_NAME,
     };
     let selector = match (kind.group, kind.kind) {
@@ -187,7 +197,7 @@ fn order(pod: &Pod) -> Place {
         .or_else(|| read(labels, names::REPLICA_INDEX))
         .or_else(|| read(labels, volcano::TASK_INDEX));
     (
-        jobset::place(labels.as_ref()),
+        jobset::place(labels.as_ref()).or_else(|| leader_worker_set::place(labels.as_ref())),
         role.copied(),
         index.and_then(|text| text.parse().ok()).unwrap_or(0),
     )
@@ -229,7 +239,7 @@ pub async fn await_rank(
         };
         match pod_of(connection, kind, &job, rank).await {
             Ok(pod) => break pod,
-            Err(error) if kind.training().is_some() || kind.is_volcano_job() => return Err(error),
+            Err(error) if has_named_pods(kind) => return Err(error),
             Err(error) if kinds::ended(&job).is_some() => {
                 return Ok(StartResult::Over(error.to_string()));
             }
@@ -343,6 +353,16 @@ mod tests {
             "j-worker-3"
         );
         assert!(named(Some(&training::PYTORCH_JOB), "j", &elastic, 4).is_err());
+    }
+
+    #[test]
+    fn the_ranks_of_a_leader_worker_set_go_through_its_groups() {
+        let set = job(serde_json::json!({"replicas": 2, "leaderWorkerTemplate": {"size": 2}}));
+        let pod = |rank: u32| named(None, "m", &set, rank);
+        for (rank, name) in (0..).zip(["m-0", "m-0-1", "m-1", "m-1-1"]) {
+            assert_eq!(pod(rank).unwrap(), name);
+        }
+        assert!(pod(4).unwrap_err().to_string().contains("so no rank 4"));
     }
 
     #[test]

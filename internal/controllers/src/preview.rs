@@ -7,15 +7,15 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use resources::kinds::{
-    JAXJob, JobSet, MPIJob, PaddleJob, PodGroup, PyTorchJob, RayCluster, RayJob, RayService, TFJob,
-    XGBoostJob,
+    JAXJob, JobSet, LeaderWorkerSet, MPIJob, PaddleJob, PodGroup, PyTorchJob, RayCluster, RayJob,
+    RayService, TFJob, XGBoostJob,
 };
 use resources::names;
 use resources::report::PlacementReport;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use workloads::training::{self, Network, TrainingJob};
-use workloads::{Action, Dependent, job, jobset, ray, rayjob, rayservice};
+use workloads::{Action, Dependent, job, jobset, leaderworkerset, ray, rayjob, rayservice};
 
 use crate::scheduling::ReportBoard;
 
@@ -81,6 +81,7 @@ fn wanted(object: &Value, now: Timestamp) -> Option<(Option<PodGroup>, Vec<Pod>)
             of_cluster(&cluster, now)
         }
         "MPIJob" => training::<MPIJob>(object, now)?,
+        "LeaderWorkerSet" => first_group(object, now)?,
         _ => return None,
     };
     let mut group = None;
@@ -130,6 +131,31 @@ fn training<K: TrainingJob + DeserializeOwned>(
 fn ray(object: Value, now: Timestamp) -> Option<Vec<Action>> {
     let cluster: RayCluster = serde_json::from_value(object).ok()?;
     Some(of_cluster(&cluster, now))
+}
+
+/// What the LeaderWorkerSet controller would do first about the first group: each group is a gang of its own. None for a
+/// set with claims, which do not exist yet.
+fn first_group(object: Value, now: Timestamp) -> Option<Vec<Action>> {
+    let mut set: LeaderWorkerSet = serde_json::from_value(object).ok()?;
+    let claims = set
+        .spec
+        .leader_worker_template
+        .volume_claim_templates
+        .iter();
+    if claims.flatten().next().is_some() {
+        return None;
+    }
+    set.spec.replicas = set.spec.replicas.map(|groups| groups.min(1));
+    let observed = leaderworkerset::ObservedLeaderWorkerSet {
+        set: &set,
+        pods: &[],
+        revisions: &[],
+        services: &[],
+        pod_groups: &[],
+        claim: &|_| None,
+        room: workloads::PodRoom::default(),
+    };
+    Some(leaderworkerset::reconcile(&observed, now).actions)
 }
 
 fn of_cluster(cluster: &RayCluster, now: Timestamp) -> Vec<Action> {
@@ -197,6 +223,23 @@ mod tests {
         let names: std::collections::BTreeSet<_> =
             pods.iter().map(|pod| pod.metadata.name.clone()).collect();
         assert_eq!(names.len(), 6);
+    }
+
+    #[test]
+    fn a_leader_worker_set_wants_its_first_group() {
+        let template = json!({"spec": {"containers": [{"name": "c"}]}});
+        let mut set = json!({
+            "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet",
+            "metadata": {"name": "m", "namespace": "n"},
+            "spec": {"replicas": 3, "leaderWorkerTemplate": {"size": 2, "workerTemplate": template}},
+        });
+        let (group, pods) = wanted(&set, Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(group.unwrap().spec.min_member, Some(2));
+        let names: Vec<_> = pods.iter().map(|pod| pod.metadata.name.clone()).collect();
+        assert_eq!(names, [Some("m-0".to_owned()), Some("m-0-1".to_owned())]);
+        set["spec"]["leaderWorkerTemplate"]["volumeClaimTemplates"] =
+            json!([{"metadata": {"name": "data"}}]);
+        assert!(wanted(&set, Timestamp::UNIX_EPOCH).is_none());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use resources::hang::HangRecord;
 use resources::jobset;
+use resources::leader_worker_set;
 use resources::names;
 use resources::registry::Kind;
 use resources::volcano;
@@ -24,13 +25,13 @@ pub fn owner_label(kind: &Kind) -> &'static str {
 const OF_RAY: [&str; 2] = ["HeadPodReady", "RayClusterProvisioned"];
 
 /// The last condition that is true; of a RayCluster, what its `state` says; of a Volcano Job, its phase; of a JobSet or
-/// TrainJob, what its conditions and its Jobs say. A Job has no
+/// TrainJob, what its conditions and its Jobs say; of a LeaderWorkerSet, whether a group is ready. A Job has no
 /// condition before its end: without one, ready pods make it Running, and it is Pending otherwise.
 pub fn state_of(status: &Value) -> String {
     if let Some(phase) = volcano::phase(status) {
         return phase.to_owned();
     }
-    if let Some(state) = jobset::state(status) {
+    if let Some(state) = jobset::state(status).or_else(|| leader_worker_set::state(status)) {
         return state.to_owned();
     }
     let conditions = status["conditions"].as_array();

@@ -1,10 +1,12 @@
-//! RayClusters, RayJobs, RayServices, Volcano Jobs, JobSets and TrainJobs as the pages show them. Pure: an object of the API in, its parts out.
+//! RayClusters, RayJobs, RayServices, Volcano Jobs, JobSets, TrainJobs and LeaderWorkerSets as the pages show them. Pure: an
+//! object of the API in, its parts out.
 //!
 //! The plural of Volcano's kind is that of `batch`'s Job, so addresses of its pages have Volcano's short name, `vcjobs`.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::jobset;
+use resources::leader_worker_set::{self as sets, SetShape};
 use resources::names;
 use resources::registry::{self, Kind};
 use resources::trainer;
@@ -97,14 +99,29 @@ pub static TRAIN_JOB: OtherKind = OtherKind {
     label: jobset::NAME,
 };
 
+/// LeaderWorkerSet.
+pub static LEADER_WORKER_SET: OtherKind = OtherKind {
+    group: sets::GROUP,
+    version: "v1",
+    kind: sets::KIND,
+    resource: SETS,
+    plural: SETS,
+    shown: sets::KIND,
+    label: sets::NAME,
+};
+
+/// The plural of LeaderWorkerSets.
+pub const SETS: &str = "leaderworkersets";
+
 /// All of them.
-pub static ALL: [&OtherKind; 6] = [
+pub static ALL: [&OtherKind; 7] = [
     &RAY_CLUSTER,
     &RAY_JOB,
     &RAY_SERVICE,
     &VOLCANO_JOB,
     &JOB_SET,
     &TRAIN_JOB,
+    &LEADER_WORKER_SET,
 ];
 
 /// Whether an object is a part of a JobSet or TrainJob that is shown in its place: one of its Jobs, or its JobSet.
@@ -139,7 +156,7 @@ impl OtherKind {
     }
 }
 
-/// A group of a RayCluster, a task of a Volcano Job or a job of a JobSet.
+/// A group of a RayCluster or LeaderWorkerSet, a task of a Volcano Job or a job of a JobSet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Group {
     /// Its name; `head` for a RayCluster's head.
@@ -151,14 +168,14 @@ pub struct Group {
     pub wanted: i64,
     /// The least and the most pods, if its number may change.
     pub range: Option<(i64, i64)>,
-    /// The GPUs of one pod.
+    /// The GPUs of one pod; of a group of a LeaderWorkerSet those of all its pods.
     pub gpus: i64,
     /// How many of its pods run.
     pub running: usize,
 }
 
-/// A job of a JobSet.
-fn job_group(name: &str, wanted: i64, gpus: i64) -> Group {
+/// A group whose number of pods does not change.
+fn fixed_group(name: &str, wanted: i64, gpus: i64) -> Group {
     Group {
         name: name.to_owned(),
         label: name.to_owned(),
@@ -169,6 +186,8 @@ fn job_group(name: &str, wanted: i64, gpus: i64) -> Group {
     }
 }
 
+/// The most groups of a LeaderWorkerSet that a page lists.
+const SET_GROUPS_MAX: i64 = 100;
 /// The name of the head's group in its pod's label.
 const HEAD_GROUP: &str = "headgroup";
 
@@ -193,7 +212,7 @@ pub fn groups(shown: &str, object: &Value, gpus: impl Fn(&Value) -> i64) -> Vec<
     if shown == JOB_SET.shown {
         let jobs = jobset::replicated_jobs(object).into_iter();
         return jobs
-            .map(|job| job_group(job.name, job.pods, gpus(job.template)))
+            .map(|job| fixed_group(job.name, job.pods, gpus(job.template)))
             .collect();
     }
     if shown == TRAIN_JOB.shown {
@@ -202,7 +221,10 @@ pub fn groups(shown: &str, object: &Value, gpus: impl Fn(&Value) -> i64) -> Vec<
         let nodes = trainer["numNodes"].as_i64().unwrap_or(1);
         let template =
             json!({"spec": {"containers": [{"resources": trainer["resourcesPerNode"]}]}});
-        return vec![job_group(trainer::NODE, nodes, gpus(&template))];
+        return vec![fixed_group(trainer::NODE, nodes, gpus(&template))];
+    }
+    if shown == LEADER_WORKER_SET.shown {
+        return sets::shape(object).map_or_else(Vec::new, |shape| set_groups(&shape, gpus));
     }
     if shown != RAY_CLUSTER.shown {
         return Vec::new();
@@ -235,6 +257,30 @@ pub fn groups(shown: &str, object: &Value, gpus: impl Fn(&Value) -> i64) -> Vec<
     };
     let workers = list("workerGroupSpecs").into_iter().map(worker);
     [head].into_iter().chain(workers).collect()
+}
+
+/// The first groups of a LeaderWorkerSet.
+fn set_groups(shape: &SetShape<'_>, gpus: impl Fn(&Value) -> i64) -> Vec<Group> {
+    let of_workers = gpus(shape.worker).saturating_mul(shape.size - 1);
+    let of_group = gpus(shape.leader).saturating_add(of_workers);
+    let groups = 0..shape.groups.min(SET_GROUPS_MAX);
+    groups
+        .map(|index| {
+            let index = index.to_string();
+            fixed_group(&index, shape.size, of_group)
+        })
+        .collect()
+}
+
+/// The pods that an object should have, each with the GPUs that it requests: their number, then the GPUs of one.
+pub fn parts(shown: &str, object: &Value, gpus: impl Fn(&Value) -> i64) -> Vec<(i64, i64)> {
+    // A set may have more groups than are listed.
+    if let Some(shape) = sets::shape(object).filter(|_| shown == LEADER_WORKER_SET.shown) {
+        let roles = shape.roles().into_iter();
+        return roles.map(|role| (role.pods, gpus(role.template))).collect();
+    }
+    let groups = groups(shown, object, gpus).into_iter();
+    groups.map(|group| (group.wanted, group.gpus)).collect()
 }
 
 /// Where a RayCluster's head is: terms with their values.
@@ -279,6 +325,7 @@ pub fn started(shown: &str, object: &Value) -> Option<Timestamp> {
         "RayCluster" => since(object, "HeadPodReady"),
         "RayJob" => object["status"]["startTime"].as_str()?.parse().ok(),
         "RayService" => since(object, "Ready"),
+        sets::KIND => since(object, "Available"),
         _ => since(object, "Running"),
     }
 }
@@ -307,6 +354,9 @@ pub fn message(shown: &str, object: &Value) -> String {
     }
     if let Some(sentence) = ray_service::sentence(status) {
         return sentence;
+    }
+    if shown == LEADER_WORKER_SET.shown {
+        return sets::sentence(object).unwrap_or_default();
     }
     if let Some(state) = jobset::state(status) {
         return jobset::message(status, state).to_owned();
@@ -435,6 +485,26 @@ mod tests {
         assert!(
             is_part(&meta("JobSet")) && is_part(&meta("TrainJob")) && !is_part(&meta("CronJob"))
         );
+    }
+
+    #[test]
+    fn a_leader_worker_set_has_its_groups_and_says_how_many_are_ready() {
+        let set = |replicas: i64| {
+            json!({"spec": {"replicas": replicas, "leaderWorkerTemplate": {"size": 3, "workerTemplate": {}}},
+                "status": {"hpaPodSelector": "x", "readyReplicas": 1}})
+        };
+        let listed = groups("LeaderWorkerSet", &set(2), one);
+        let listed: Vec<_> = listed
+            .iter()
+            .map(|group| (group.name.as_str(), group.wanted, group.gpus))
+            .collect();
+        assert_eq!(listed, [("0", 3, 3), ("1", 3, 3)]);
+        let many = set(1_000_000);
+        assert_eq!(groups("LeaderWorkerSet", &many, one).len(), 100);
+        let all = [(1_000_000, 1), (2_000_000, 1)];
+        assert_eq!(parts("LeaderWorkerSet", &many, one), all);
+        let text = "1 of 2 groups are ready.";
+        assert_eq!(message("LeaderWorkerSet", &set(2)), text);
     }
 
     #[test]

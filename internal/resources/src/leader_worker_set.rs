@@ -1,4 +1,11 @@
-//! LeaderWorkerSet as its controller and the checks name it. Source: leaderworkerset.x-k8s.io/v1.
+//! LeaderWorkerSet as its controller, the checks, the CLI and the pages name it: its labels, its state in one word, its
+//! progress, and the order and names of its pods. Source: leaderworkerset.x-k8s.io/v1.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::json;
 
 /// The API group.
 pub const GROUP: &str = "leaderworkerset.x-k8s.io";
@@ -65,3 +72,272 @@ pub const UNIQUE: &str = "UniquePerReplica";
 pub const LEADER_WORKER: &str = "LeaderWorker";
 /// The leader is in no subgroup.
 pub const LEADER_EXCLUDED: &str = "LeaderExcluded";
+
+/// The role of a group's pod number 0.
+pub const LEADER: &str = "leader";
+/// The role of the other pods of a group.
+pub const WORKER: &str = "worker";
+
+/// What a set's spec says of its groups.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SetShape<'a> {
+    /// The groups that should exist.
+    pub groups: i64,
+    /// The pods of a group, the leader among them.
+    pub size: i64,
+    /// The template of leaders.
+    pub leader: &'a Value,
+    /// The template of workers.
+    pub worker: &'a Value,
+}
+
+/// The pods of one role in all groups.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RoleShape<'a> {
+    /// [`LEADER`] or [`WORKER`].
+    pub name: &'static str,
+    /// The pods that should exist.
+    pub pods: i64,
+    /// Their template.
+    pub template: &'a Value,
+}
+
+/// The groups of a set; none for an object of another kind.
+#[must_use]
+pub fn shape(set: &Value) -> Option<SetShape<'_>> {
+    let template = json::at(set, &["spec", "leaderWorkerTemplate"]);
+    if !template.is_object() {
+        return None;
+    }
+    let worker = json::at(template, &["workerTemplate"]);
+    let leader = json::at(template, &["leaderTemplate"]);
+    Some(SetShape {
+        groups: json::int(set, &["spec", "replicas"]).unwrap_or(1).max(0),
+        size: json::int(template, &["size"]).unwrap_or(1).max(1),
+        leader: if leader.is_null() { worker } else { leader },
+        worker,
+    })
+}
+
+impl<'a> SetShape<'a> {
+    /// The leaders and the workers; groups of one pod have no workers.
+    #[must_use]
+    pub fn roles(&self) -> Vec<RoleShape<'a>> {
+        let mut roles = vec![RoleShape {
+            name: LEADER,
+            pods: self.groups,
+            template: self.leader,
+        }];
+        if self.size > 1 {
+            roles.push(RoleShape {
+                name: WORKER,
+                pods: self.groups.saturating_mul(self.size - 1),
+                template: self.worker,
+            });
+        }
+        roles
+    }
+
+    /// The names of the pods of so many groups by rank, at most `most`: the leader of the first group has rank 0, and its
+    /// workers follow.
+    #[must_use]
+    pub fn rank_names(&self, set: &str, groups: i64, most: usize) -> Vec<String> {
+        let groups = 0..u32::try_from(groups).unwrap_or(u32::MAX);
+        let size = u32::try_from(self.size).unwrap_or(u32::MAX);
+        groups
+            .flat_map(|group| (0..size).map(move |worker| pod_name(set, group, worker)))
+            .take(most)
+            .collect()
+    }
+}
+
+/// The name of a pod of a group; number 0 is the leader.
+#[must_use]
+pub fn pod_name(set: &str, group: u32, worker: u32) -> String {
+    match worker {
+        0 => format!("{set}-{group}"),
+        worker => format!("{set}-{group}-{worker}"),
+    }
+}
+
+/// The name of a group's PodGroup. It has the revision, because a group of another size is another gang.
+#[must_use]
+pub fn gang_name(set: &str, group: u32, revision: &str) -> String {
+    format!("{}-{revision}", pod_name(set, group, 0))
+}
+
+/// The name of the PodGroup of a pod with these labels; none for pods of other kinds.
+#[must_use]
+pub fn gang_of(labels: Option<&BTreeMap<String, String>>) -> Option<String> {
+    let (group, _) = place(labels)?;
+    let labels = labels?;
+    Some(gang_name(labels.get(NAME)?, group, labels.get(REVISION)?))
+}
+
+/// A pod's place among those of its set: its group, then its number in the group. Pods of other kinds have none.
+#[must_use]
+pub fn place(labels: Option<&BTreeMap<String, String>>) -> Option<(u32, u32)> {
+    let number = |name: &str| labels?.get(name)?.parse().ok();
+    Some((number(GROUP_INDEX)?, number(WORKER_INDEX)?))
+}
+
+/// True for a set that should have no groups.
+#[must_use]
+pub fn is_scaled_to_zero(set: &Value) -> bool {
+    shape(set).is_some_and(|shape| shape.groups == 0)
+}
+
+fn holds(status: &Value, type_: &str) -> bool {
+    let mut conditions = json::items(status, &["conditions"]).iter();
+    conditions.any(|one| one["type"] == type_ && one["status"] == "True")
+}
+
+/// The state of a set in one word; none for the status of another kind. It runs once a group of it is ready.
+#[must_use]
+pub fn state(status: &Value) -> Option<&'static str> {
+    // Only this kind's status has the field.
+    status.get("hpaPodSelector")?.as_str()?;
+    let ready = json::int(status, &["readyReplicas"]).unwrap_or(0);
+    Some(match ready {
+        // All of no groups are ready.
+        ..=0 if holds(status, "Available") => "Suspended",
+        ..=0 => "Pending",
+        _ => "Running",
+    })
+}
+
+/// How many groups of a set are ready, and how many it should have; none for an object of another kind.
+#[must_use]
+pub fn progress(set: &Value) -> Option<(i64, i64)> {
+    let groups = shape(set)?.groups;
+    Some((count(set, "readyReplicas", groups), groups))
+}
+
+/// A count in a set's status. A rollout may have more groups meanwhile.
+fn count(set: &Value, field: &str, groups: i64) -> i64 {
+    let count = json::int(set, &["status", field]).unwrap_or(0);
+    count.clamp(0, groups)
+}
+
+/// How a set is doing, in one or two sentences: its ready groups, its rollout, and what keeps its controller from its
+/// work. None for an object of another kind.
+#[must_use]
+pub fn sentence(set: &Value) -> Option<String> {
+    let (ready, groups) = progress(set)?;
+    if groups == 0 {
+        return Some("The set has no groups: spec.replicas is 0.".to_owned());
+    }
+    let mut text = format!("{ready} of {groups} groups are ready");
+    if holds(json::at(set, &["status"]), "UpdateInProgress") {
+        let updated = count(set, "updatedReplicas", groups);
+        text.push_str(&format!("; {updated} have the new template"));
+    }
+    text.push('.');
+    let message = json::text(set, &["status", "message"]);
+    if !message.is_empty() {
+        text.push(' ');
+        text.push_str(message);
+    }
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn set(replicas: i64, status: &Value) -> Value {
+        json!({"spec": {"replicas": replicas, "leaderWorkerTemplate": {"size": 3, "workerTemplate": {"of": "worker"}}},
+            "status": status})
+    }
+
+    #[test]
+    fn a_set_says_how_many_of_its_groups_are_ready() {
+        let status = |ready: i64, type_: &str| {
+            json!({"hpaPodSelector": "x", "readyReplicas": ready, "updatedReplicas": 1,
+                "conditions": [{"type": type_, "status": "True"}]})
+        };
+        for (replicas, status, word, text) in [
+            (
+                2,
+                status(0, "Progressing"),
+                "Pending",
+                "0 of 2 groups are ready.",
+            ),
+            (
+                2,
+                status(1, "Progressing"),
+                "Running",
+                "1 of 2 groups are ready.",
+            ),
+            (
+                2,
+                status(2, "Available"),
+                "Running",
+                "2 of 2 groups are ready.",
+            ),
+            // A rollout has a group more.
+            (
+                2,
+                status(3, "UpdateInProgress"),
+                "Running",
+                "2 of 2 groups are ready; 1 have the new template.",
+            ),
+            (
+                0,
+                status(0, "Available"),
+                "Suspended",
+                "The set has no groups: spec.replicas is 0.",
+            ),
+        ] {
+            assert_eq!(state(&status), Some(word), "{status}");
+            let set = set(replicas, &status);
+            assert_eq!(sentence(&set).as_deref(), Some(text), "{status}");
+            assert_eq!(is_scaled_to_zero(&set), replicas == 0);
+        }
+        let held = set(1, &json!({"message": "The quota is used up."}));
+        let text = "0 of 1 groups are ready. The quota is used up.";
+        assert_eq!(sentence(&held).as_deref(), Some(text));
+        assert_eq!(state(&json!({"readyReplicas": 1})), None);
+        let other = json!({"spec": {"replicas": 0}});
+        assert_eq!((sentence(&other), progress(&other)), (None, None));
+        assert!(!is_scaled_to_zero(&other));
+    }
+
+    #[test]
+    fn pods_are_counted_named_and_ordered_by_group_and_number() {
+        let set = set(2, &Value::Null);
+        let shape = shape(&set).unwrap();
+        let roles: Vec<_> = shape
+            .roles()
+            .iter()
+            .map(|role| (role.name, role.pods, role.template["of"].clone()))
+            .collect();
+        let template = json!("worker");
+        assert_eq!(
+            roles,
+            [(LEADER, 2, template.clone()), (WORKER, 4, template)]
+        );
+        let names = ["m-0", "m-0-1", "m-0-2", "m-1", "m-1-1", "m-1-2"];
+        assert_eq!(shape.rank_names("m", 2, 100), names);
+        assert_eq!(shape.rank_names("m", 1_000_000, 4), names[..4]);
+        assert!(shape.rank_names("m", 0, 4).is_empty());
+        let labels = |number: &str| {
+            BTreeMap::from([
+                (NAME.to_owned(), "m".to_owned()),
+                (GROUP_INDEX.to_owned(), "1".to_owned()),
+                (WORKER_INDEX.to_owned(), number.to_owned()),
+                (REVISION.to_owned(), "abc".to_owned()),
+            ])
+        };
+        assert_eq!(place(Some(&labels("2"))), Some((1, 2)));
+        assert_eq!(gang_of(Some(&labels("2"))).as_deref(), Some("m-1-abc"));
+        assert_eq!(place(Some(&labels("x"))), None);
+        assert_eq!((place(None), gang_of(None)), (None, None));
+        let alone = json!({"spec": {"leaderWorkerTemplate": {"workerTemplate": {}, "leaderTemplate": {"of": "leader"}}}});
+        let alone = super::shape(&alone).unwrap().roles();
+        assert_eq!(alone.len(), 1);
+        assert_eq!(alone[0].template["of"], "leader");
+    }
+}

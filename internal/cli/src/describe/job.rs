@@ -9,6 +9,7 @@ use kube::Api;
 use kube::api::{DynamicObject, ListParams};
 use resources::devices::{NodeInventory, chosen, inventory};
 use resources::jobset;
+use resources::leader_worker_set;
 use resources::names;
 use resources::registry::Kind;
 use resources::training_progress;
@@ -164,7 +165,17 @@ impl JobDescription {
     fn queue(&self) -> String {
         let group = self.group.as_ref();
         let queue = group.and_then(|group| group.data["spec"]["queue"].as_str());
-        queue.unwrap_or(names::DEFAULT_QUEUE).to_string()
+        let own = || {
+            let metadata = &self.job.metadata;
+            let maps = [metadata.labels.as_ref(), metadata.annotations.as_ref()];
+            let mut named = maps
+                .into_iter()
+                .filter_map(|map| map?.get(names::QUEUE_NAME));
+            named.next().map(String::as_str)
+        };
+        // A LeaderWorkerSet has no gang of its name: its groups have one each.
+        let own = own().filter(|_| kinds::is_leader_worker_set(self.kind));
+        queue.or(own).unwrap_or(names::DEFAULT_QUEUE).to_string()
     }
 
     fn replicas(&self) -> Table {
@@ -196,6 +207,9 @@ impl JobDescription {
         }
         if (self.kind.group, self.kind.kind) == ("ray.io", "RayService") {
             return self.ray_groups(table);
+        }
+        if kinds::is_leader_worker_set(self.kind) {
+            return self.set_roles(table);
         }
         let Some(training) = self.kind.training() else {
             let spec = &data["spec"];
@@ -249,6 +263,29 @@ impl JobDescription {
             let name = group["groupName"].as_str().unwrap_or_default();
             let pod = &group["template"]["spec"];
             table.row(replica(name, wanted.to_string(), &running(name), pod));
+        }
+        table
+    }
+
+    /// The leaders and workers of a LeaderWorkerSet, with their running pods.
+    fn set_roles(&self, mut table: Table) -> Table {
+        let running = |leads: bool| {
+            let own = self.pods.iter().filter(|pod| {
+                let place = leader_worker_set::place(pod.metadata.labels.as_ref());
+                let status = pod.status.as_ref();
+                let phase = status.and_then(|status| status.phase.as_deref());
+                place.is_some_and(|(_, worker)| (worker == 0) == leads) && phase == Some("Running")
+            });
+            serde_json::json!({"active": own.count()})
+        };
+        let shape = leader_worker_set::shape(&self.job.data);
+        for role in shape.iter().flat_map(|shape| shape.roles()) {
+            let active = running(role.name == leader_worker_set::LEADER);
+            let wanted = role.pods.to_string();
+            let mut template = role.template["spec"].clone();
+            // No other policy is accepted; without one the pods get it.
+            template["restartPolicy"] = "Always".into();
+            table.row(replica(role.name, wanted, &active, &template));
         }
         table
     }
@@ -419,6 +456,38 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected:?} in\n{text}");
         }
+    }
+
+    #[test]
+    fn a_leader_worker_sets_page_has_its_roles_and_its_ready_groups() {
+        let pod = |name: &str, number: &str| -> Pod {
+            let labels = json!({leader_worker_set::GROUP_INDEX: "0", leader_worker_set::WORKER_INDEX: number});
+            serde_json::from_value(json!({"metadata": {"name": name, "labels": labels},
+                "spec": {"containers": []}, "status": {"phase": "Running"}}))
+            .unwrap()
+        };
+        let set = json!({
+            "metadata": {"name": "m", "namespace": "d", "labels": {names::QUEUE_NAME: "serving"}},
+            "spec": {"replicas": 2, "leaderWorkerTemplate": {"size": 3,
+                "workerTemplate": {"spec": {"containers": [{"name": "c", "command": ["serve"]}]}}}},
+            "status": {"hpaPodSelector": "x", "readyReplicas": 1},
+        });
+        let page = JobDescription {
+            kind: kinds::kind("lws").unwrap(),
+            job: serde_json::from_value(set).unwrap(),
+            pods: vec![pod("m-0", "0"), pod("m-0-1", "1"), pod("m-0-2", "2")],
+            ..page()
+        };
+        let text = page.render();
+        assert!(text.contains("Running  1 of 2 groups are ready."), "{text}");
+        assert!(text.contains("serving"), "{text}");
+        let row = |role: &str| {
+            let line = text.lines().find(|line| line.trim().starts_with(role));
+            let mut words = line.unwrap().split_whitespace().skip(1);
+            (words.next(), words.next())
+        };
+        assert_eq!(row("leader"), (Some("2"), Some("1")));
+        assert_eq!(row("worker"), (Some("4"), Some("2")));
     }
 
     #[test]

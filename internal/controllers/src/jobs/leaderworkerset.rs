@@ -1,5 +1,7 @@
 //! LeaderWorkerSet of `leaderworkerset.x-k8s.io/v1` for the runner.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use resources::kinds::{LeaderWorkerSet, LeaderWorkerSetStatus};
 use resources::leader_worker_set::NAME;
@@ -23,8 +25,12 @@ impl Workload for LeaderWorkerSetController {
     type Status = LeaderWorkerSetStatus;
 
     const COMPONENT: &'static str = "leaderworkerset-controller";
-    const WATCHED: &'static [Watched] =
-        &[Watched::Pods(NAME), Watched::OwnedGangs, Watched::Revisions];
+    const WATCHED: &'static [Watched] = &[
+        Watched::Pods(NAME),
+        Watched::OwnedGangs,
+        Watched::Revisions,
+        Watched::Claims,
+    ];
 
     fn noticed(&mut self, _: &ObjectKey, _: Option<&LeaderWorkerSet>) {}
 
@@ -34,12 +40,17 @@ impl Workload for LeaderWorkerSetController {
         seen: &CachedJob<'_, LeaderWorkerSet>,
         now: Timestamp,
     ) -> ReconcileOutcome<LeaderWorkerSetStatus> {
+        let claim = |name: &str| {
+            let key = (key.0.clone(), name.to_owned());
+            seen.claims.get(&key).map(Arc::as_ref)
+        };
         let observed = ObservedLeaderWorkerSet {
             set: seen.job,
             pods: &seen.pods,
             revisions: &seen.revisions,
             services: &seen.services,
             pod_groups: &seen.owned_pod_groups,
+            claim: &claim,
             room: self.rooms.of(&key.0),
         };
         reconcile(&observed, now)

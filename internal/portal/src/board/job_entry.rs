@@ -7,6 +7,7 @@ use administration::cancellation;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use kube::api::DynamicObject;
+use resources::leader_worker_set;
 use resources::names;
 use resources::span::human_duration;
 use resources::training::{self, TrainingKind};
@@ -296,11 +297,7 @@ impl JobFacts {
     /// The desired replicas and the GPUs that each requests.
     fn parts(&self) -> Vec<(i64, i64)> {
         if OtherKind::by_shown(self.kind).is_some() {
-            let groups = other_kinds::groups(self.kind, &self.object, gpus);
-            return groups
-                .iter()
-                .map(|group| (group.wanted, group.gpus))
-                .collect();
+            return other_kinds::parts(self.kind, &self.object, gpus);
         }
         let spec = &self.object["spec"];
         if let Some(kind) = self.training() {
@@ -389,6 +386,9 @@ impl JobFacts {
                 return format!("The CronJob starts a Job by the schedule {schedule}.");
             }
             (_, "Cancelled") => return self.cancellation().unwrap_or_default(),
+            (_, "Suspended") if leader_worker_set::is_scaled_to_zero(&self.object) => {
+                return leader_worker_set::sentence(&self.object).unwrap_or_default();
+            }
             (_, "Suspended") => {
                 let it = match self.kind == other_kinds::RAY_CLUSTER.shown {
                     true => "cluster",
@@ -427,11 +427,11 @@ impl JobFacts {
         }
     }
 
-    /// The groups of a RayCluster or the tasks of a Volcano Job, with their running pods.
+    /// The groups of a RayCluster or LeaderWorkerSet or the tasks of a Volcano Job, with their running pods.
     pub fn groups(&self, pods: &[Arc<PodRow>]) -> Vec<Group> {
         let mut groups = other_kinds::groups(self.kind, &self.object, gpus);
         for group in &mut groups {
-            let own = pods.iter().filter(|pod| pod.role() == group.label);
+            let own = pods.iter().filter(|pod| pod.group() == group.label);
             group.running = own.filter(|pod| pod.phase() == "Running").count();
         }
         groups
@@ -461,6 +461,9 @@ impl JobFacts {
 
     /// True if it is suspended.
     pub fn suspended(&self) -> bool {
+        if leader_worker_set::is_scaled_to_zero(&self.object) {
+            return true;
+        }
         if let Some(phase) = volcano::phase(&self.object["status"]) {
             return ["Aborting", volcano::ABORTED].contains(&phase);
         }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use resources::names;
-use resources::training_progress;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -13,8 +12,7 @@ use super::Board;
 use super::job_entry::{JobFacts, PODS};
 use super::pods::PodRow;
 use super::web_ports::{DASHBOARD, WebPort};
-use crate::other_kinds::Group;
-use crate::verdict::rank_names;
+use crate::other_kinds::{Group, SETS};
 
 /// The display category of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -109,8 +107,13 @@ impl JobRow {
         state_label(&self.state)
     }
 
-    /// True if it can be suspended and resumed.
+    /// True if it can be suspended and resumed. A LeaderWorkerSet is scaled instead.
     pub fn suspends(&self) -> bool {
+        self.plural != PODS && self.plural != SETS
+    }
+
+    /// True if it can be cancelled so that its record stays.
+    pub fn cancels(&self) -> bool {
         self.plural != PODS
     }
 
@@ -177,6 +180,9 @@ pub struct Replica {
     /// Its ports with web pages.
     #[serde(skip)]
     pub web: Vec<WebPort>,
+    /// The gang of its group in a LeaderWorkerSet; empty for a replica of another kind.
+    #[serde(skip)]
+    pub gang: String,
 }
 
 /// A job's page.
@@ -190,16 +196,19 @@ pub struct JobDetail {
     pub steps: Vec<ConditionRow>,
     /// Its replicas by rank.
     pub replicas: Vec<Replica>,
-    /// The groups of a RayCluster or the tasks of a Volcano Job.
+    /// The groups of a RayCluster or LeaderWorkerSet or the tasks of a Volcano Job.
     pub groups: Vec<Group>,
+    /// The groups that the list leaves out.
+    pub more_groups: i64,
     /// Where a RayCluster's head is: terms with their values.
     #[serde(skip)]
     pub head: Vec<(&'static str, String)>,
-    /// What a TrainJob's program last reported of its progress, in one sentence.
+    /// What a TrainJob's program last reported of its progress, or how many groups of a LeaderWorkerSet are ready, in one
+    /// sentence.
     pub progress: Option<String>,
     /// The percentage in it.
     pub progress_percentage: Option<u8>,
-    /// True if its owner suspended it.
+    /// True if its owner suspended it, or scaled a LeaderWorkerSet to no groups.
     pub suspended: bool,
     /// The user that cancelled it; empty for a job that no user cancelled.
     pub cancelled_by: String,
@@ -245,13 +254,16 @@ impl Board {
         let facts = JobFacts::new(&entry, object);
         let row = entry.row(now);
         let steps = facts.steps();
-        let ranks = rank_names(facts.training(), &facts.object);
+        let ranks = facts.rank_names(&entry.pods);
+        let groups = facts.groups(&entry.pods);
+        let (progress, progress_percentage) = facts.progress();
         Some(JobDetail {
             sentence: facts.sentence(&entry.pods),
-            groups: facts.groups(&entry.pods),
+            more_groups: facts.more_groups(groups.len()),
+            groups,
             head: facts.head(),
-            progress: training_progress::sentence(&facts.object["status"]),
-            progress_percentage: training_progress::percentage(&facts.object["status"]),
+            progress,
+            progress_percentage,
             replicas: replicas(&entry.pods, &ranks),
             suspended: facts.suspended(),
             cancelled_by: facts.cancelled_by().to_owned(),
@@ -300,6 +312,7 @@ impl Replica {
             exit: String::new(),
             run: String::new(),
             web: Vec::new(),
+            gang: String::new(),
         }
     }
 }
@@ -332,6 +345,7 @@ fn replica(rank: usize, pod: &PodRow) -> Replica {
     }
     Replica {
         web,
+        gang: pod.gang(),
         rank,
         pod: pod.metadata.name.clone().unwrap_or_default(),
         role: pod.role().to_owned(),

@@ -14,6 +14,7 @@ mod other_devices;
 mod picture;
 mod pods;
 mod queues;
+mod set_facts;
 mod snapshot;
 mod teams;
 mod web_ports;

@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::{Metadata, NamespaceResourceScope, Resource};
 use resources::amounts::{Amounts, pod_requests};
 use resources::devices::{self, ChosenDevices, is_network_card};
+use resources::leader_worker_set as sets;
 use resources::names;
 use serde::Deserialize;
 
@@ -71,11 +72,34 @@ impl PodRow {
         }
     }
 
-    /// Its role in a training job, its group in a RayCluster or its task in a Volcano Job.
+    /// Its role in a training job or a group of a LeaderWorkerSet, its group in a RayCluster or its task in a Volcano Job.
     pub(super) fn role(&self) -> &str {
+        match self.place_in_set() {
+            Some((_, 0)) => return sets::LEADER,
+            Some(_) => return sets::WORKER,
+            None => {}
+        }
         let labels = [names::REPLICA_TYPE, names::RAY_GROUP, names::TASK_SPEC];
         let mut known = labels.iter().map(|label| self.label(label));
         known.find(|role| !role.is_empty()).unwrap_or_default()
+    }
+
+    /// Its group in a LeaderWorkerSet; else its role.
+    pub(super) fn group(&self) -> &str {
+        match self.place_in_set() {
+            Some(_) => self.label(sets::GROUP_INDEX),
+            None => self.role(),
+        }
+    }
+
+    /// Its group in a LeaderWorkerSet, and its number in the group.
+    pub(super) fn place_in_set(&self) -> Option<(u32, u32)> {
+        sets::place(self.metadata.labels.as_ref())
+    }
+
+    /// The gang of its group in a LeaderWorkerSet; empty for a pod of another kind.
+    pub(super) fn gang(&self) -> String {
+        sets::gang_of(self.metadata.labels.as_ref()).unwrap_or_default()
     }
 
     pub(super) fn phase(&self) -> &str {

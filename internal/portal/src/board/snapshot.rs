@@ -51,6 +51,10 @@ fn place(pod: &PodRow) -> Place {
         let number = (u64::from(job) << 32) | u64::from(index);
         return (None, String::new(), number, pod.metadata.name.clone());
     }
+    if let Some((group, index)) = pod.place_in_set() {
+        let number = (u64::from(group) << 32) | u64::from(index);
+        return (None, String::new(), number, pod.metadata.name.clone());
+    }
     let role = pod.label(names::REPLICA_TYPE);
     let mut roles = training::ALL.iter().flat_map(|kind| kind.roles);
     let role = roles.find(|known| known.lower() == role).copied();

@@ -1,7 +1,9 @@
 //! Why a job is pending: the scheduler's report of its gang, with the same texts as the CLI and the
 //! UI.
 
-use administration::cancellation;
+use std::collections::BTreeSet;
+
+use administration::cancellation::{self, is_scaled};
 use axum::Json;
 use axum::extract::{Path, State};
 use k8s_openapi::api::core::v1::Pod;
@@ -9,6 +11,7 @@ use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, Client};
 use resources::access::Caller;
 use resources::failure::{FailureAction, FailureRecord};
+use resources::leader_worker_set;
 use resources::names::GROUP_NAME;
 use resources::registry::{self, Kind};
 use resources::report::{PlacementReport, preemptable_words};
@@ -40,6 +43,7 @@ pub async fn explain(
             "state": "Cancelled", "sentence": sentence, "blocked": false, "lastFailure": last_failure(&job),
         })));
     }
+    let is_set = is_scaled(kind);
     // A RayJob or RayService waits with the gang of its cluster, a RayService with that of the one that takes over.
     let status = &job.data["status"];
     let clusters = [
@@ -49,7 +53,9 @@ pub async fn explain(
     ];
     let cluster = clusters.into_iter().find_map(Value::as_str);
     let gang = cluster.unwrap_or(&name);
-    if let Some(report) = waiting::report(&portal, &caller, &namespace, gang, gang).await {
+    // Each group of a LeaderWorkerSet is a gang of its own.
+    if !is_set && let Some(report) = waiting::report(&portal, &caller, &namespace, gang, gang).await
+    {
         let mut answer = answer(&portal, &caller, &state, &report).await;
         answer["lastFailure"] = json!(last_failure(&job));
         return Ok(Json(answer));
@@ -57,12 +63,20 @@ pub async fn explain(
     let pods: Api<Pod> = Api::namespaced(client, &namespace);
     let selector = format!("{}={name}", owner_label(kind));
     let pods = pods.list(&ListParams::default().labels(&selector)).await?;
-    // The Jobs of a JobSet wait with its gang.
+    // The Jobs of a JobSet wait with its gang, and the groups of a LeaderWorkerSet with one each.
     let group = |pod: &Pod| pod.metadata.annotations.as_ref()?.get(GROUP_NAME).cloned();
-    if let Some(gang) = pods.iter().find_map(group)
-        && let Some(report) = waiting::report(&portal, &caller, &namespace, &gang, &gang).await
-    {
-        return Ok(Json(answer(&portal, &caller, &state, &report).await));
+    let waits = |pod: &&Pod| !is_set || !PodProgress::of(pod).bound;
+    let gangs: BTreeSet<String> = pods.iter().filter(waits).filter_map(group).collect();
+    for gang in gangs {
+        let owner = if is_set { &name } else { &gang };
+        let report = waiting::report(&portal, &caller, &namespace, &gang, owner).await;
+        if let Some(report) = report {
+            let mut answer = answer(&portal, &caller, &state, &report).await;
+            if let Some(groups) = leader_worker_set::sentence(&job.data) {
+                answer["sentence"] = format!("{groups} {}", report.sentence()).into();
+            }
+            return Ok(Json(answer));
+        }
     }
     // One of the pods may wait without a gang.
     let names = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
@@ -90,10 +104,14 @@ pub async fn explain(
     let annotations = job.metadata.annotations.as_ref();
     let hangs = hang_sentence(&state, |name| annotations?.get(name).map(String::as_str));
     let hangs = hangs.filter(|_| blocked.is_none());
+    let is_hung = hangs.is_some();
+    let groups = leader_worker_set::sentence(&job.data).filter(|_| blocked.is_none());
+    let sentence = hangs.or(groups);
+    let sentence = sentence.unwrap_or_else(|| settled_sentence(&state, status, &pods));
     Ok(Json(json!({
         "state": state,
-        "hangs": hangs.is_some(),
-        "sentence": hangs.unwrap_or_else(|| settled_sentence(&state, &job.data["status"], &pods)),
+        "hangs": is_hung,
+        "sentence": sentence,
         "blocked": blocked.is_some(),
         "lastFailure": last_failure(&job),
     })))
@@ -103,7 +121,8 @@ pub async fn explain(
 fn cancelled(job: &DynamicObject) -> Option<String> {
     let suspended = ["/spec/runPolicy/suspend", "/spec/suspend"].iter();
     let mut suspended = suspended.filter_map(|pointer| job.data.pointer(pointer));
-    let suspended = suspended.any(|suspend| suspend == true);
+    let suspended =
+        suspended.any(|suspend| suspend == true) || leader_worker_set::is_scaled_to_zero(&job.data);
     let over = matches!(
         tone_of(&state_of(&job.data["status"])),
         Tone::Good | Tone::Bad
@@ -167,7 +186,7 @@ pub fn api_of(client: Client, namespace: &str, kind: &Kind) -> Api<DynamicObject
 pub fn unknown_job_kind(plural: &str) -> String {
     let known: Vec<&str> = training::ALL.iter().map(|kind| kind.plural).collect();
     format!(
-        "kind: Invalid value: {plural:?}: use {}, rayclusters, rayjobs, rayservices, trainjobs, jobsets, vcjobs (Volcano's) or jobs",
+        "kind: Invalid value: {plural:?}: use {}, rayclusters, rayjobs, rayservices, trainjobs, jobsets, leaderworkersets, vcjobs (Volcano's) or jobs",
         known.join(", ")
     )
 }

@@ -2,6 +2,7 @@
 
 use axum::http::StatusCode;
 use resources::access::Caller;
+use resources::leader_worker_set;
 use serde_json::Value;
 
 use super::job::page_kind;
@@ -78,10 +79,15 @@ fn clean(mut job: Value, name: &str) -> Value {
         }
     }
     job["metadata"] = metadata;
+    // A cancelled set has no groups; without a number it has one.
+    let scaled_to_zero = leader_worker_set::is_scaled_to_zero(&job);
     let spec = &mut job["spec"];
     // A Job's controller chooses its selector; a copy of it would be refused.
     if let Some(spec) = spec.as_object_mut() {
         spec.remove("selector");
+        if scaled_to_zero {
+            spec.remove("replicas");
+        }
         if spec.get("suspend").is_some() {
             spec.remove("suspend");
         }
@@ -129,6 +135,12 @@ mod tests {
         );
         assert!(again["status"].is_null() && again["spec"]["selector"].is_null());
         assert!(again["spec"]["suspend"].is_null());
+        let set = |replicas: i64| {
+            json!({"metadata": {"name": "m"},
+            "spec": {"replicas": replicas, "leaderWorkerTemplate": {"size": 2}}})
+        };
+        assert!(clean(set(0), "m-2")["spec"]["replicas"].is_null());
+        assert_eq!(clean(set(3), "m-2")["spec"]["replicas"], 3);
     }
 
     #[test]

@@ -26,7 +26,7 @@ type Known = (
     Option<(&'static str, &'static str)>,
 );
 
-const KNOWN: [Known; 22] = [
+const KNOWN: [Known; 25] = [
     (
         "suspended",
         "The job is suspended: its pods end, and it keeps its record.",
@@ -41,6 +41,11 @@ const KNOWN: [Known; 22] = [
         "cancelled",
         "The job is cancelled: its pods end, and its record stays.",
         Some(("resume", "Start it again")),
+    ),
+    (
+        "scaled-to-zero",
+        "The set is cancelled: it is scaled to no groups, its pods end, and its record stays.",
+        None,
     ),
     (
         "deleted",
@@ -88,6 +93,16 @@ const KNOWN: [Known; 22] = [
     (
         "quota-set",
         "The quota is set in each namespace of the team; pods that run stay.",
+        None,
+    ),
+    (
+        "network-isolated",
+        "Pods of the team are reached from the team's namespaces only.",
+        None,
+    ),
+    (
+        "network-opened",
+        "The team's NetworkPolicy is removed from its namespaces.",
         None,
     ),
     ("member-added", "The user is a member of the team.", None),

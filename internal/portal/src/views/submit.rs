@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use resources::access::Caller;
+use resources::leader_worker_set;
 use resources::registry::{self, Kind};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -323,14 +324,16 @@ async fn notes_on(portal: &Portal, checked: &Value) -> Vec<String> {
     match (portal.hooks.preview)(checked.clone()).await {
         None => {}
         Some(Ok(places)) => {
+            let what = previewed(name, checked);
             let lines: Vec<String> = places
                 .iter()
                 .map(|(pod, node)| format!("  {pod} on {node}"))
                 .collect();
-            notes.push(format!("{name} would start now:\n{}", lines.join("\n")));
+            notes.push(format!("{what} would start now:\n{}", lines.join("\n")));
         }
         Some(Err(report)) => {
-            let mut note = format!("{name} would wait: {}", report.sentence());
+            let what = previewed(name, checked);
+            let mut note = format!("{what} would wait: {}", report.sentence());
             if !report.would_fit.is_empty() {
                 note.push_str(&format!("\nWhat would fit: {}", report.would_fit));
             }
@@ -338,6 +341,16 @@ async fn notes_on(portal: &Portal, checked: &Value) -> Vec<String> {
         }
     }
     notes
+}
+
+/// What a preview is about: each group of a LeaderWorkerSet starts by itself, and the first one is tried.
+fn previewed(name: &str, checked: &Value) -> String {
+    match leader_worker_set::shape(checked) {
+        Some(shape) if shape.groups > 1 => {
+            format!("The first of {} groups of {name}", shape.groups)
+        }
+        _ => name.to_owned(),
+    }
 }
 
 fn job_page(made: &Value) -> Option<String> {

@@ -46,6 +46,8 @@ pub struct ChangeForm {
     quota: String,
     user: String,
     role: String,
+    /// `isolated` or `open`.
+    network: String,
     confirm: String,
 }
 
@@ -74,6 +76,8 @@ struct TeamPage {
     /// The quota as the form's fields have it.
     gpus: String,
     others: String,
+    /// The namespaces whose network is isolated; none for a reader that may not see their NetworkPolicies.
+    isolated: Option<Vec<String>>,
     problem: String,
 }
 
@@ -298,6 +302,17 @@ fn fields(quotas: &[QuotaUse]) -> (String, String) {
     )
 }
 
+/// Whether a form asks for an isolated network.
+fn isolates(network: &str) -> Result<bool, Problem> {
+    match network {
+        "isolated" => Ok(true),
+        "open" => Ok(false),
+        other => Err(Problem::invalid(format!(
+            "network: Invalid value: {other:?}: use isolated or open"
+        ))),
+    }
+}
+
 async fn one(
     portal: &Portal,
     caller: &Caller,
@@ -318,6 +333,15 @@ async fn one(
         Err(error) => return message(caller, HERE, &error.into()),
     };
     let (gpus, others) = fields(&quotas);
+    let policies =
+        |name: &String| portal.may_see(caller, "networking.k8s.io", "networkpolicies", name);
+    let isolated = match seen.iter().all(policies) {
+        true => match api.isolated(name, &seen).await {
+            Ok(isolated) => Some(isolated),
+            Err(error) => return message(caller, HERE, &error.into()),
+        },
+        false => None,
+    };
     let template = TeamPage {
         frame: PageFrame::with_problem(caller, HERE, problem.is_some())
             .flash(flash, &format!("/ui/teams/{name}")),
@@ -327,6 +351,7 @@ async fn one(
         quotas,
         gpus,
         others,
+        isolated,
         problem: problem.map_or_else(String::new, |problem| problem.detail().to_owned()),
     };
     page_with(status, &template)
@@ -365,6 +390,14 @@ async fn changed(
             }
             api.set_quota(name, &quota).await?;
             Ok(here("quota-set"))
+        }
+        "network" => {
+            let isolated = isolates(&form.network)?;
+            api.set_isolation(name, isolated).await?;
+            Ok(here(match isolated {
+                true => "network-isolated",
+                false => "network-opened",
+            }))
         }
         "add-member" => {
             let wanted = TeamRole::ALL
@@ -473,6 +506,15 @@ mod tests {
         ];
         for (said, field) in table {
             assert!(said.starts_with(field), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_network_is_isolated_or_open() {
+        assert!(isolates("isolated").unwrap() && !isolates("open").unwrap());
+        for other in ["", "Isolated", "closed"] {
+            let error = isolates(other).unwrap_err();
+            assert!(error.detail().starts_with("network: "), "{other}");
         }
     }
 

@@ -1,12 +1,12 @@
 //! LeaderWorkerSet, `leaderworkerset.x-k8s.io/v1`: groups of a leader and its workers, for models that need several nodes.
 
-use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::api::apps::v1::StatefulSetPersistentVolumeClaimRetentionPolicy;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::schemas;
 
@@ -63,14 +63,15 @@ pub struct LeaderWorkerTemplate {
     /// Parts of a group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sub_group_policy: Option<SubGroupPolicy>,
-    /// Claims that the controller would make; refused.
+    /// The claims of each pod, with the names of the template and of the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::any_objects")]
-    pub volume_claim_templates: Option<Vec<Value>>,
-    /// What would become of them; kept as given.
+    pub volume_claim_templates: Option<Vec<PersistentVolumeClaim>>,
+    /// Whether claims are deleted with the set, and with pods that are not wanted any more; neither unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::any_object")]
-    pub persistent_volume_claim_retention_policy: Option<Value>,
+    pub persistent_volume_claim_retention_policy:
+        Option<StatefulSetPersistentVolumeClaimRetentionPolicy>,
 }
 
 /// Parts of a group, which pods have in their labels.

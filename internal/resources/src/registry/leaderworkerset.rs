@@ -1,11 +1,15 @@
 //! LeaderWorkerSet: the defaults and checks of its webhook, and refusals of what Muster does not do. Templates are checked
 //! in the form of the later pods, while the set stays as written.
 
-use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::api::apps::v1::StatefulSetPersistentVolumeClaimRetentionPolicy;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PodTemplateSpec};
 use kube::CustomResourceExt as _;
 use serde_json::{Value, json};
 
-use super::apps::{check_amount, check_percentage, is_zero};
+use super::apps::{
+    add_claim_volumes, check_amount, check_claim_templates, check_percentage, check_retention,
+    is_zero,
+};
 use super::columns::{AGE, NAME, of};
 use super::meta::{self, NameRule};
 use super::pod::{check_template, default_template};
@@ -135,6 +139,12 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     if let Some(old) = old {
         let before = json::at(old, &["spec", "leaderWorkerTemplate"]);
         let now = json::at(spec, &["leaderWorkerTemplate"]);
+        let claims = |template: &Value| json::at(template, &["volumeClaimTemplates"]).clone();
+        if !json::same(&claims(before), &claims(now)) {
+            let detail = "field is immutable; create another LeaderWorkerSet";
+            let path = template_path.child("volumeClaimTemplates");
+            errors.push(FieldError::invalid(&path, claims(now), detail));
+        }
         let size =
             |template: &Value| json::at(template, &["subGroupPolicy", "subGroupSize"]).clone();
         if size(before) != size(now) {
@@ -248,23 +258,43 @@ fn rollout(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
 
 fn template(template: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     meta::one_of(template, "restartPolicy", &RESTART_POLICIES, path, errors);
-    if !json::items(template, &["volumeClaimTemplates"]).is_empty() {
-        let detail = "Muster does not make these claims; create PersistentVolumeClaims and name them in the templates' volumes";
-        errors.push(FieldError::forbidden(
-            &path.child("volumeClaimTemplates"),
-            detail,
-        ));
-    }
+    let claims = json::items(template, &["volumeClaimTemplates"]);
+    check_claim_templates(claims, path, errors);
+    check_retention(template, path, errors);
+    check_form::<Vec<PersistentVolumeClaim>>(template, "volumeClaimTemplates", path, errors);
+    check_form::<StatefulSetPersistentVolumeClaimRetentionPolicy>(
+        template,
+        "persistentVolumeClaimRetentionPolicy",
+        path,
+        errors,
+    );
     for key in ["workerTemplate", "leaderTemplate"] {
         let pod = json::at(template, &[key]);
         if pod.is_null() && key == "leaderTemplate" {
             continue;
         }
-        pod_template(pod, &path.child(key), errors);
+        pod_template(pod, claims, &path.child(key), errors);
     }
 }
 
-fn pod_template(template: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+/// Checks that the controller can read a field as this type.
+fn check_form<T: serde::de::DeserializeOwned>(
+    template: &Value,
+    key: &str,
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
+    let given = json::at(template, &[key]);
+    if given.is_null() {
+        return;
+    }
+    if let Err(error) = serde_json::from_value::<T>(given.clone()) {
+        let detail = format!("must have the form of a StatefulSet's field of this name: {error}");
+        errors.push(FieldError::invalid(&path.child(key), json!(""), detail));
+    }
+}
+
+fn pod_template(template: &Value, claims: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let spec_path = path.child("spec");
     if json::items(template, &["spec", "containers"]).is_empty() {
         let detail = "a pod has at least one container";
@@ -278,6 +308,9 @@ fn pod_template(template: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>)
     }
     let mut later = template.clone();
     default_template(&mut later);
+    if let Some(pod) = json::child(&mut later, "spec") {
+        add_claim_volumes(pod, claims);
+    }
     check_template(&later, path, errors);
     let policy = json::text(&later, &["spec", "restartPolicy"]);
     if policy != "Always" {
@@ -329,7 +362,7 @@ mod tests {
     #[test]
     fn each_field_is_checked() {
         type Change = fn(&mut Value);
-        let table: [(Change, &[&str]); 14] = [
+        let table: [(Change, &[&str]); 16] = [
             (|_| {}, &[]),
             (
                 |set| set["spec"]["replicas"] = json!(-1),
@@ -391,7 +424,21 @@ mod tests {
             ),
             (
                 |set| set["spec"]["leaderWorkerTemplate"]["volumeClaimTemplates"] = json!([{}]),
+                &["spec.leaderWorkerTemplate.volumeClaimTemplates[0].metadata.name"],
+            ),
+            (
+                |set| {
+                    set["spec"]["leaderWorkerTemplate"]["volumeClaimTemplates"] =
+                        json!([{"metadata": {"name": "data"}, "spec": {"accessModes": "all"}}]);
+                },
                 &["spec.leaderWorkerTemplate.volumeClaimTemplates"],
+            ),
+            (
+                |set| {
+                    set["spec"]["leaderWorkerTemplate"]["persistentVolumeClaimRetentionPolicy"] =
+                        json!({"whenScaled": "Keep"});
+                },
+                &["spec.leaderWorkerTemplate.persistentVolumeClaimRetentionPolicy.whenScaled"],
             ),
             (
                 |set| {
@@ -409,6 +456,22 @@ mod tests {
             let object = set(change);
             assert_eq!(fields(&object, None), want, "{object}");
         }
+        let mounts = |claims: Value| {
+            set(|set| {
+                let template = &mut set["spec"]["leaderWorkerTemplate"];
+                template["volumeClaimTemplates"] = claims;
+                template["workerTemplate"]["spec"]["containers"][0]["volumeMounts"] =
+                    json!([{"name": "data", "mountPath": "/data"}]);
+            })
+        };
+        let with = mounts(json!([{"metadata": {"name": "data"}}]));
+        assert_eq!(fields(&with, None), Vec::<String>::new());
+        assert_eq!(fields(&mounts(json!([])), None).len(), 1);
+        let other = mounts(json!([{"metadata": {"name": "data"}, "spec": {"volumeName": "v"}}]));
+        assert_eq!(
+            fields(&other, Some(&with)),
+            ["spec.leaderWorkerTemplate.volumeClaimTemplates"]
+        );
         let parts = |size: i64| {
             set(|set| {
                 set["spec"]["leaderWorkerTemplate"]["subGroupPolicy"] =

@@ -1,6 +1,7 @@
 //! The kinds of `apps/v1` that keep pods running. Owns what they share: the pod of a template, availability, and
 //! numbers that may be percentages.
 
+mod claims;
 pub mod daemonset;
 pub mod deployment;
 pub mod replicaset;
@@ -12,6 +13,9 @@ use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use resources::numbers::later;
+
+pub use claims::FindClaim;
+pub(crate) use claims::{PodClaims, add_volumes};
 
 use crate::pod_facts::{self, PodPhase};
 use crate::pod_room::PodRoom;

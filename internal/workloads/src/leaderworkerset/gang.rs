@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::amounts::{self, Amounts};
 use resources::kinds::{PodGroup, PodGroupSpec};
-use resources::leader_worker_set::KIND;
+use resources::leader_worker_set::{KIND, gang_name};
 use resources::names;
 
 use super::API_VERSION;
@@ -12,9 +12,9 @@ use crate::gang;
 use crate::ownership::controller_reference;
 use crate::terms;
 
-/// The name of a group's PodGroup. It has the revision, because a group of another size is another gang.
+/// The name of a group's PodGroup.
 pub(crate) fn name(set: &ParsedSet<'_>, index: u32, revision: &str) -> String {
-    format!("{}-{revision}", set.leader_name(index))
+    gang_name(set.name, index, revision)
 }
 
 /// The change that brings the PodGroup to its desired state; `None` if it is there.

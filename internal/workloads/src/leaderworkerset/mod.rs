@@ -23,6 +23,7 @@ use self::groups::{Group, Groups};
 use self::plan::{GroupPlan, ParsedSet};
 use self::revisions::Revisions;
 use crate::action::{Action, EventNote, ReconcileOutcome, delete_pod};
+use crate::apps::FindClaim;
 use crate::failure;
 use crate::ownership::controlled_by;
 use crate::pod_facts;
@@ -46,6 +47,8 @@ pub struct ObservedLeaderWorkerSet<'a> {
     pub services: &'a [&'a Service],
     /// PodGroups of the set; others are ignored.
     pub pod_groups: &'a [&'a PodGroup],
+    /// The claims of its namespace.
+    pub claim: FindClaim<'a>,
     /// What bounds the number of its pods.
     pub room: PodRoom,
 }
@@ -84,6 +87,7 @@ pub fn reconcile(
         now,
     };
     decision.serve();
+    decision.own_claims();
     decision.end_groups();
     decision.keep_up();
     decision.remove_gangs();
@@ -96,9 +100,9 @@ pub fn reconcile(
 }
 
 /// One decision in the making.
-struct Decision<'a> {
+struct Decision<'a, 'o> {
     plan: &'a ParsedSet<'a>,
-    observed: &'a ObservedLeaderWorkerSet<'a>,
+    observed: &'a ObservedLeaderWorkerSet<'o>,
     groups: &'a Groups<'a>,
     revisions: &'a Revisions<'a>,
     /// The groups that should be there, with those of a rollout.
@@ -113,7 +117,7 @@ struct Decision<'a> {
     now: Timestamp,
 }
 
-impl<'a> Decision<'a> {
+impl<'a> Decision<'a, '_> {
     /// Creates the Services by which pods find each other.
     fn serve(&mut self) {
         let services = self.observed.services.iter();
@@ -147,6 +151,43 @@ impl<'a> Decision<'a> {
             uid: service.metadata.uid.clone().unwrap_or_default(),
         };
         self.outcome.actions.extend(surplus.map(delete));
+    }
+
+    /// Writes the owners that the retention policy asks for to the claims of existing pods.
+    fn own_claims(&mut self) {
+        let claims = self.plan.claims(self.observed.claim);
+        if claims.templates.is_empty() {
+            return;
+        }
+        let actions = &mut self.outcome.actions;
+        for group in self.groups.all() {
+            let condemned = group.index >= self.wanted;
+            for pod in group.pods() {
+                claims.change_owners(pod, condemned, actions);
+            }
+        }
+        for pod in self.groups.strays() {
+            claims.change_owners(pod, true, actions);
+        }
+    }
+
+    /// Creates the claims that pods of a group lack: those that are about to be created, and those that wait, because
+    /// their claims may have been refused before.
+    fn create_claims(&mut self, index: u32, missing: &[u32]) {
+        let claims = self.plan.claims(self.observed.claim);
+        if claims.templates.is_empty() {
+            return;
+        }
+        let group = self.groups.get(index);
+        let pods = group.into_iter().flat_map(Group::pods);
+        let waiting = pods.filter(|pod| !pod_facts::is_bound(pod));
+        let waiting = waiting.filter_map(|pod| self.plan.numbers(pod_facts::name(pod)));
+        let waiting = waiting.map(|(_, worker)| worker);
+        for worker in waiting.chain(missing.iter().copied()) {
+            let name = self.plan.pod_name(index, worker);
+            let labels = pods::claim_labels(self.plan, index, worker);
+            claims.create(&name, &labels, &mut self.outcome.actions);
+        }
     }
 
     /// Deletes groups that are not wanted, that broke, and that get another template.
@@ -227,6 +268,7 @@ impl<'a> Decision<'a> {
             let missing = pods::missing(&template, group);
             let count = u32::try_from(missing.len()).unwrap_or(u32::MAX);
             if count == 0 {
+                self.create_claims(index, &missing);
                 self.keep_gang(index, &template);
                 continue;
             }
@@ -247,6 +289,7 @@ impl<'a> Decision<'a> {
             self.keep_gang(index, &template);
             waiting = waiting.saturating_add(count);
             created = created.saturating_add(count);
+            self.create_claims(index, &missing);
             for worker in missing {
                 let pod = pods::pod(self.plan, &template, index, worker);
                 self.outcome.actions.push(Action::CreatePod(Box::new(pod)));

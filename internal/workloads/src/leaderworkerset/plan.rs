@@ -6,11 +6,12 @@ use resources::kinds::{
     LeaderWorkerSet, LeaderWorkerSetSpec, LeaderWorkerTemplate, SubGroupPolicy,
 };
 use resources::leader_worker_set::{
-    LEADER_EXCLUDED, LEADER_READY, RECREATE_AFTER_START, RECREATE_ON_RESTART, UNIQUE,
+    self, KIND, LEADER_EXCLUDED, LEADER_READY, RECREATE_AFTER_START, RECREATE_ON_RESTART, UNIQUE,
 };
 use resources::numbers::GANG_MEMBERS_MAX;
 
-use crate::apps::amount;
+use super::API_VERSION;
+use crate::apps::{FindClaim, PodClaims, amount};
 
 /// What follows the end of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,15 +69,12 @@ impl<'a> ParsedSet<'a> {
 
     /// The name of a group's leader.
     pub(crate) fn leader_name(&self, index: u32) -> String {
-        format!("{}-{index}", self.name)
+        self.pod_name(index, 0)
     }
 
     /// The name of a pod; number 0 is the leader.
     pub(crate) fn pod_name(&self, index: u32, worker: u32) -> String {
-        match worker {
-            0 => self.leader_name(index),
-            worker => format!("{}-{index}-{worker}", self.name),
-        }
+        leader_worker_set::pod_name(self.name, index, worker)
     }
 
     /// The group's and the pod's number in a pod's name.
@@ -88,6 +86,23 @@ impl<'a> ParsedSet<'a> {
         };
         // `vllm-01` is not the leader of group 1.
         (self.pod_name(index, worker) == pod).then_some((index, worker))
+    }
+
+    /// The claims of its pods. Their templates do not change.
+    pub(crate) fn claims<'f>(&self, find: FindClaim<'f>) -> PodClaims<'a, 'f> {
+        let template = &self.spec.leader_worker_template;
+        let policy = template.persistent_volume_claim_retention_policy.as_ref();
+        PodClaims {
+            owner: self.meta,
+            api_version: API_VERSION,
+            kind: KIND,
+            templates: template
+                .volume_claim_templates
+                .as_deref()
+                .unwrap_or_default(),
+            policy,
+            find,
+        }
     }
 
     /// The group that a Service of its own is for.

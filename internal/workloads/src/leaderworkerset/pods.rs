@@ -16,6 +16,7 @@ use super::gang;
 use super::groups::Group;
 use super::plan::{GroupPlan, ParsedSet, subgroup_size};
 use super::revisions::sha1_hex;
+use crate::apps::add_volumes;
 use crate::failure;
 use crate::ownership::controller_reference;
 use crate::pod_facts;
@@ -49,7 +50,7 @@ pub(crate) fn pod(set: &ParsedSet<'_>, template: &GroupPlan<'_>, index: u32, wor
         (NAME, set.name.to_owned()),
         (GROUP_INDEX, index.to_string()),
         (WORKER_INDEX, worker.to_string()),
-        (GROUP_KEY, sha1_hex(&format!("{namespace}/{leader}"))),
+        (GROUP_KEY, group_key(set, index)),
         (REVISION, template.revision.clone()),
     ] {
         labels.insert(key.to_owned(), value);
@@ -91,6 +92,8 @@ pub(crate) fn pod(set: &ParsedSet<'_>, template: &GroupPlan<'_>, index: u32, wor
         prepend(container, &variables);
     }
     failure::report_log_end(&mut spec.containers);
+    let claims = template.template.volume_claim_templates.as_deref();
+    add_volumes(claims.unwrap_or_default(), &name, &mut spec);
     spec.hostname = Some(name.clone());
     spec.subdomain = Some(subdomain);
     Pod {
@@ -106,6 +109,29 @@ pub(crate) fn pod(set: &ParsedSet<'_>, template: &GroupPlan<'_>, index: u32, wor
         spec: Some(spec),
         status: None,
     }
+}
+
+/// The labels of the claims of a pod. Upstream gives them by the selectors of its StatefulSets: one of all leaders, and
+/// one of each group's workers.
+pub(crate) fn claim_labels(
+    set: &ParsedSet<'_>,
+    index: u32,
+    worker: u32,
+) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::from([(NAME.to_owned(), set.name.to_owned())]);
+    if worker == 0 {
+        labels.insert(WORKER_INDEX.to_owned(), worker.to_string());
+    } else {
+        labels.insert(GROUP_INDEX.to_owned(), index.to_string());
+        labels.insert(GROUP_KEY.to_owned(), group_key(set, index));
+    }
+    labels
+}
+
+/// The SHA-1 of the leader's namespace and name.
+fn group_key(set: &ParsedSet<'_>, index: u32) -> String {
+    let namespace = set.meta.namespace.as_deref().unwrap_or_default();
+    sha1_hex(&format!("{namespace}/{}", set.leader_name(index)))
 }
 
 /// Sets variables before the container's own, which may refer to them.

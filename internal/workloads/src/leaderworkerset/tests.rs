@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
 use resources::kinds::LeaderWorkerSetStatus;
@@ -14,6 +15,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::action::{Dependent, DependentKind};
 
+mod claims;
+
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + second).unwrap()
 }
@@ -25,6 +28,7 @@ struct World {
     revisions: BTreeMap<String, ControllerRevision>,
     services: BTreeMap<String, Service>,
     pod_groups: BTreeMap<String, PodGroup>,
+    claims: BTreeMap<String, PersistentVolumeClaim>,
     events: Vec<String>,
     now: i64,
     uids: u32,
@@ -47,6 +51,7 @@ impl World {
             revisions: BTreeMap::new(),
             services: BTreeMap::new(),
             pod_groups: BTreeMap::new(),
+            claims: BTreeMap::new(),
             events: Vec::new(),
             now: 0,
             uids: 0,
@@ -64,12 +69,14 @@ impl World {
         let revisions: Vec<&ControllerRevision> = self.revisions.values().collect();
         let services: Vec<&Service> = self.services.values().collect();
         let pod_groups: Vec<&PodGroup> = self.pod_groups.values().collect();
+        let claim = |name: &str| self.claims.get(name);
         let observed = ObservedLeaderWorkerSet {
             set: &self.set,
             pods: &pods,
             revisions: &revisions,
             services: &services,
             pod_groups: &pod_groups,
+            claim: &claim,
             room: PodRoom::default(),
         };
         reconcile(&observed, at(self.now))
@@ -115,6 +122,21 @@ impl World {
                 revision.metadata.uid = uid;
                 let name = revision.metadata.name.clone().unwrap();
                 assert!(self.revisions.insert(name, *revision).is_none());
+            }
+            Action::Create(Dependent::Claim(mut claim)) => {
+                claim.metadata.uid = uid;
+                let name = claim.metadata.name.clone().unwrap();
+                assert!(self.claims.insert(name, *claim).is_none());
+            }
+            Action::Change {
+                kind: DependentKind::Claim,
+                name,
+                patch,
+                ..
+            } => {
+                let owners = patch["metadata"]["ownerReferences"].clone();
+                let claim = self.claims.get_mut(&name).unwrap();
+                claim.metadata.owner_references = serde_json::from_value(owners).unwrap();
             }
             Action::Delete {
                 kind: DependentKind::Revision,
@@ -514,7 +536,10 @@ fn op() -> impl Strategy<Value = Op> {
 proptest! {
     #[test]
     fn whatever_happens_all_wanted_groups_are_whole_in_the_end(ops in prop::collection::vec(op(), 0..20)) {
-        let mut world = World::new(json!({"rolloutStrategy": {"rollingUpdateConfiguration": {"maxUnavailable": 1, "maxSurge": 1}}}));
+        let mut world = World::new(json!({
+            "leaderWorkerTemplate": {"volumeClaimTemplates": [{"metadata": {"name": "data"}}],
+                "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete", "whenDeleted": "Delete"}},
+            "rolloutStrategy": {"rollingUpdateConfiguration": {"maxUnavailable": 1, "maxSurge": 1}}}));
         for op in ops {
             let nth = |world: &World, at: usize| {
                 let names = world.names();
@@ -555,6 +580,8 @@ proptest! {
             let gang = &pod.metadata.annotations.as_ref().unwrap()[names::GROUP_NAME];
             prop_assert!(world.pod_groups.contains_key(gang));
             prop_assert!(gang.ends_with(label(pod, REVISION)));
+            let claim = format!("data-{}", pod_facts::name(pod));
+            prop_assert!(world.claims.contains_key(&claim));
         }
     }
 }

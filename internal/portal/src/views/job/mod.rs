@@ -34,7 +34,7 @@ use super::when::When;
 use super::{PageCaller, PageFrame, message, page as render};
 use crate::board::{CRON_JOBS, GONE, JobDetail, PODS, Replica, Tone, caught_up};
 use crate::failure::{self, Failure};
-use crate::other_kinds::OtherKind;
+use crate::other_kinds::{OtherKind, SETS};
 use crate::problem::Problem;
 use crate::rest::explain::{api_of, unknown_job_kind};
 use crate::rest::history::{self, HistoryLine};
@@ -116,7 +116,6 @@ struct JobPage {
     manifest: String,
     /// Jobs of a CronJob are listed elsewhere.
     jobs_of: String,
-    suspendable: bool,
     /// A pod without a job does not run again.
     repeatable: bool,
 }
@@ -189,18 +188,25 @@ async fn find(portal: &Portal, caller: &Caller, address: &Address) -> Option<Job
     caught_up(portal.board.version(), shown, exists).await
 }
 
-/// The gang's report, or that of the first pod that waits without a gang; none for a job that has ended.
+/// The gang's report, or that of the first pod that waits: of its group's gang, or of itself without a gang. None for a
+/// job that has ended.
 async fn report(portal: &Portal, caller: &Caller, job: &JobDetail) -> Option<PlacementReport> {
     if job.over || job.suspended {
         return None;
     }
     let (namespace, name) = (&job.row.namespace, &job.row.name);
-    if let Some(report) = waiting::report(portal, caller, namespace, name, name).await {
+    // Each group of a LeaderWorkerSet is a gang of its own.
+    if job.row.plural != SETS
+        && let Some(report) = waiting::report(portal, caller, namespace, name, name).await
+    {
         return Some(report);
     }
     let mut replicas = job.replicas.iter();
     let waits = replicas.find(|replica| replica.node.is_empty() && replica.state != GONE)?;
-    (portal.hooks.explain)(namespace, &waits.pod)
+    match waits.gang.as_str() {
+        "" => (portal.hooks.explain)(namespace, &waits.pod),
+        gang => waiting::report(portal, caller, namespace, gang, name).await,
+    }
 }
 
 /// When each pod got its node, as the decisions say.
@@ -282,7 +288,7 @@ async fn page_of(
         false => None,
     };
     // A caller that may not read decisions sees the page without them.
-    let history = history::lines(portal, caller, namespace, name).await;
+    let history = history::lines(portal, caller, namespace, &address.kind, name).await;
     let history = history.unwrap_or_default();
     let bound = bound(&history);
     complete(&mut job, &bound, failure.as_ref());
@@ -360,7 +366,6 @@ async fn page_of(
         events,
         manifest,
         jobs_of,
-        suspendable: job.row.suspends(),
         repeatable: job.row.plural != PODS,
         job,
     }))

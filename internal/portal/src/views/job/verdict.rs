@@ -4,6 +4,7 @@
 use jiff::Timestamp;
 use resources::access::Caller;
 use resources::failure::FailureAction;
+use resources::leader_worker_set;
 use resources::names;
 use resources::report::{PlacementReport, WaitReason, preemptable_words};
 
@@ -74,7 +75,12 @@ impl Verdict {
             return failed(job, failure);
         }
         if let Some(report) = report {
-            return waiting(portal, caller, job, &report, now).await;
+            let mut verdict = waiting(portal, caller, job, &report, now).await;
+            // The other groups of a LeaderWorkerSet may run.
+            if let Some(groups) = leader_worker_set::sentence(&job.object) {
+                verdict.sentence = format!("{groups} {}", verdict.sentence);
+            }
+            return verdict;
         }
         let logs = |label: &str| Action {
             href: format!("{}?tab=logs", job.row.href()),

@@ -1,6 +1,7 @@
 //! The kinds of `apps/v1` that keep pods running. Owns what they share: the checks of selector, template and numbers, and
 //! their columns.
 
+mod claims;
 mod controllerrevision;
 mod daemonset;
 mod deployment;
@@ -17,6 +18,7 @@ use crate::field::{FieldError, Path};
 use crate::json;
 use crate::selector::LabelSelector;
 
+pub(super) use claims::{add_claim_volumes, check_claim_templates, check_retention};
 pub(super) use controllerrevision::KIND as CONTROLLER_REVISION;
 pub(super) use daemonset::KIND as DAEMON_SET;
 pub(super) use deployment::KIND as DEPLOYMENT;

@@ -6,15 +6,14 @@ use super::super::columns::{AGE, NAME};
 use super::super::meta::{self, NameRule};
 use super::super::{Kind, ScalePaths, TableColumn};
 use super::{
-    CONTAINERS, IMAGES, READY, REVISION_HISTORY, check_amount, check_percentage, check_spec,
-    default_spec, zeros,
+    CONTAINERS, IMAGES, READY, REVISION_HISTORY, add_claim_volumes, check_amount,
+    check_claim_templates, check_percentage, check_retention, check_spec, default_spec, zeros,
 };
 use crate::field::{FieldError, Path};
 use crate::json;
 use crate::syntax;
 
 const MANAGEMENT: [&str; 2] = ["OrderedReady", "Parallel"];
-const RETENTION: [&str; 2] = ["Retain", "Delete"];
 /// The fields of a spec that may change.
 const CHANGEABLE: [&str; 7] = [
     "replicas",
@@ -96,11 +95,7 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let spec = json::at(new, &["spec"]);
     meta::one_of(spec, "podManagementPolicy", &MANAGEMENT, &path, &mut errors);
     strategy(spec, &path, &mut errors);
-    let policy_path = path.child("persistentVolumeClaimRetentionPolicy");
-    let policy = json::at(spec, &["persistentVolumeClaimRetentionPolicy"]);
-    for key in ["whenDeleted", "whenScaled"] {
-        meta::one_of(policy, key, &RETENTION, &policy_path, &mut errors);
-    }
+    check_retention(spec, &path, &mut errors);
     let ordinals = path.child("ordinals");
     meta::not_negative(
         json::at(spec, &["ordinals"]),
@@ -120,7 +115,7 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     }
     let claims = json::items(spec, &["volumeClaimTemplates"]);
     if old.is_none() {
-        claim_templates(claims, &path, &mut errors);
+        check_claim_templates(claims, &path, &mut errors);
     }
     check_spec(
         &with_claims(spec, claims),
@@ -133,24 +128,6 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         changes(spec, json::at(old, &["spec"]), &mut errors);
     }
     errors
-}
-
-/// Checks what the controller reads of the claims' templates; the claims themselves are checked when they are created.
-fn claim_templates(claims: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    let list = path.child("volumeClaimTemplates");
-    for (i, claim) in claims.iter().enumerate() {
-        let item = list.index(i);
-        let meta = item.child("metadata");
-        let path = meta.child("name");
-        let name = json::text(claim, &["metadata", "name"]);
-        if name.is_empty() {
-            errors.push(FieldError::required(&path, ""));
-        } else {
-            for fault in syntax::dns1123_label(name) {
-                errors.push(FieldError::invalid(&path, name, fault));
-            }
-        }
-    }
 }
 
 /// The spec with the volumes that the controller adds for the claims, which the containers' mounts may name, and
@@ -166,24 +143,7 @@ fn with_claims(spec: &Value, claims: &[Value]) -> Value {
         pod.remove("hostname");
         pod.remove("subdomain");
     }
-    if claims.is_empty() {
-        return spec;
-    }
-    let name = |of: &Value| of.as_str().map(str::to_owned);
-    let mut volumes: Vec<Value> = Vec::new();
-    for claim in claims {
-        if let Some(name) = name(json::at(claim, &["metadata", "name"])) {
-            let source = json!({"claimName": name});
-            volumes.push(json!({"name": name, "persistentVolumeClaim": source}));
-        }
-    }
-    let own = json::items(pod, &["volumes"]).iter();
-    let own: Vec<Value> = own
-        .filter(|volume| !volumes.iter().any(|added| added["name"] == volume["name"]))
-        .cloned()
-        .collect();
-    volumes.extend(own);
-    pod["volumes"] = volumes.into();
+    add_claim_volumes(pod, claims);
     spec
 }
 

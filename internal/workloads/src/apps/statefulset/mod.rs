@@ -5,7 +5,6 @@
 //! Example: three pods, `OrderedReady`. `web-1` is created when `web-0` is available. A new template replaces `web-2`,
 //! then `web-1`, then `web-0`, each when the one before is available again. With `partition: 2` only `web-2` is.
 
-mod claims;
 mod pods;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,19 +13,16 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{
     ControllerRevision, StatefulSet, StatefulSetSpec, StatefulSetStatus,
 };
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::Pod;
 
 use resources::inert_kinds;
 
 use super::revisions::Revisions;
-use super::{available_from, batch, count, positive};
+use super::{FindClaim, PodClaims, available_from, batch, count, positive};
 use crate::action::{Action, DependentKind, ReconcileOutcome};
 use crate::ownership::Claimant;
 use crate::pod_facts::{self, PodPhase};
 use crate::pod_room::PodRoom;
-
-/// Finds a claim of the set's namespace by its name.
-pub type FindClaim<'a> = &'a dyn Fn(&str) -> Option<&'a PersistentVolumeClaim>;
 
 /// The observed state to decide on.
 #[derive(Clone, Copy)]
@@ -104,7 +100,10 @@ pub fn reconcile(
         return outcome;
     }
     let mut actions = Vec::new();
-    plan.claim_owners(&mut actions);
+    for (number, pod) in &plan.pods {
+        let condemned = *number < plan.first || *number >= plan.end;
+        plan.claims().change_owners(pod, condemned, &mut actions);
+    }
     if plan.keep_up(&revisions, &mut actions) && plan.shrink(&mut actions) {
         plan.update(&revisions, &mut actions);
     }
@@ -155,6 +154,26 @@ impl<'a> SetPlan<'a> {
             room: observed.room,
             now,
         }
+    }
+
+    fn claims(&self) -> PodClaims<'a, 'a> {
+        let templates = self.spec.volume_claim_templates.as_deref();
+        PodClaims {
+            owner: &self.set.metadata,
+            api_version: "apps/v1",
+            kind: "StatefulSet",
+            templates: templates.unwrap_or_default(),
+            policy: self.spec.persistent_volume_claim_retention_policy.as_ref(),
+            find: self.claim,
+        }
+    }
+
+    /// Creates the claims of a number that are missing.
+    fn claims_of(&self, number: i64, actions: &mut Vec<Action>) {
+        let labels = self.spec.selector.match_labels.clone();
+        let pod = pods::name(self.set, number);
+        let labels = labels.unwrap_or_default();
+        self.claims().create(&pod, &labels, actions);
     }
 
     fn is_available(&self, pod: &Pod) -> bool {

@@ -1,11 +1,10 @@
 //! A StatefulSet's pod: its name and labels, and the volumes of its claims.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume};
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 
-use super::super::pod_of;
 use super::super::revisions::POD_REVISION;
-use super::claims;
+use super::super::{add_volumes, pod_of};
 use crate::ownership::controller_reference;
 use crate::pod_facts;
 
@@ -26,6 +25,12 @@ pub(super) fn revision_of(pod: &Pod) -> Option<&str> {
     labels.get(POD_REVISION).map(String::as_str)
 }
 
+/// The name of the pod of a number.
+pub(super) fn name(set: &StatefulSet, number: i64) -> String {
+    let set_name = set.metadata.name.as_deref().unwrap_or_default();
+    format!("{set_name}-{number}")
+}
+
 /// The pod of a number.
 pub(super) fn pod(
     set: &StatefulSet,
@@ -36,8 +41,7 @@ pub(super) fn pod(
     let meta = &set.metadata;
     let reference = controller_reference("apps/v1", "StatefulSet", meta);
     let mut pod = pod_of(template, meta, reference);
-    let set_name = meta.name.as_deref().unwrap_or_default();
-    let name = format!("{set_name}-{number}");
+    let name = name(set, number);
     let labels = pod.metadata.labels.get_or_insert_default();
     labels.insert(POD_NAME.to_owned(), name.clone());
     labels.insert(POD_INDEX.to_owned(), number.to_string());
@@ -48,19 +52,7 @@ pub(super) fn pod(
     spec.subdomain = service.filter(|name| !name.is_empty());
     spec.hostname = Some(name.clone());
     let templates = of_set.and_then(|spec| spec.volume_claim_templates.as_deref());
-    for template in templates.unwrap_or_default() {
-        let volume = template.metadata.name.clone().unwrap_or_default();
-        let volumes = spec.volumes.get_or_insert_default();
-        volumes.retain(|known| known.name != volume);
-        volumes.push(Volume {
-            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-                claim_name: claims::name(&volume, set_name, number),
-                read_only: Some(false),
-            }),
-            name: volume,
-            ..Volume::default()
-        });
-    }
+    add_volumes(templates.unwrap_or_default(), &name, &mut spec);
     pod.spec = Some(spec);
     pod.metadata.name = Some(name);
     pod

@@ -1,5 +1,6 @@
 //! Cases of StatefulSets: order, names, claims, partitions and adoption, and that every change settles.
 
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
 use serde_json::{Value, json};
