@@ -4,11 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::Duration;
 
-use e2e::{Agent, Platform, eventually, part, python, repository, run};
+use e2e::{Agent, Platform, eventually, part, python, repository, run, send};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(150);
@@ -278,18 +276,9 @@ fn code_of_a_program(platform: &Platform) -> String {
 
 /// Sends a form, and returns the answer.
 fn post(platform: &Platform, path: &str, body: &str) -> String {
-    let mut stream = TcpStream::connect(&platform.listen).unwrap();
-    let request = format!(
-        "POST {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: application/x-www-form-urlencoded\r\n\
-         Content-Length: {}\r\n\r\n{body}",
-        platform.listen,
-        body.len()
-    );
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    answer
+    let reply = send(platform, &format!("POST {path}"), &[], body);
+    assert_eq!(reply.code, 200, "{}", reply.whole);
+    reply.whole
 }
 
 #[test]

@@ -3,10 +3,9 @@
 //! have claims.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
-use e2e::{Platform, eventually};
+use e2e::{Platform, eventually, send};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(120);
@@ -102,17 +101,8 @@ fn shown_as_a_job(platform: &Platform) {
 /// Sends a form of a page as the administrator, and returns the answer.
 fn post(platform: &Platform, path: &str) -> String {
     let token = platform.cli(&["token", "create", "--user", "admin"]).ok();
-    let mut stream = std::net::TcpStream::connect(&platform.listen).unwrap();
-    let request = format!(
-        "POST {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\
-         Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 0\r\n\r\n",
-        platform.listen,
-        token.trim()
-    );
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    let bearer = format!("Authorization: Bearer {}", token.trim());
+    send(platform, &format!("POST {path}"), &[bearer], "").whole
 }
 
 #[test]
@@ -122,7 +112,10 @@ fn a_set_that_waits_is_explained_and_cancelled_by_its_page() {
     platform.apply(&large);
     eventually("its group waits", SOON, || {
         let explained = platform.cli(&["explain", "model"]).out;
-        let words = ["0 of 1 groups are ready. gang of 2", "Insufficient cpu"];
+        let words = [
+            "0 of 1 groups are ready. gang of 2",
+            "requests cpu: 10k in all",
+        ];
         words
             .iter()
             .all(|words| explained.contains(words))

@@ -80,7 +80,7 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 111] = [
+const PORTAL: [Row; 112] = [
     ("GET", "/metrics", "", "", Who::Admins, 403),
     // Programs that sign in have no credentials yet.
     ("POST", "/oauth2/device_authorization", "", "", Who::All, 403),
