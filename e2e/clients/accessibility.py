@@ -92,6 +92,8 @@ class Checker:
         until(self.driver, "nothing matches", lambda: "Nothing" in find(self.driver, "#palette-told").text)
         self.check(f"{who} search without a row {theme} {width}", f"{who}-search-none-{theme}-{width}")
         self.send(Keys.ESCAPE)
+        # Until then the key is typed into the field.
+        until(self.driver, "the search is closed", lambda: not find(self.driver, "#palette").is_displayed())
         self.send("?")
         until(self.driver, "the keys", lambda: find(self.driver, "#keys").is_displayed())
         self.check(f"{who} keys {theme} {width}", f"{who}-keys-{theme}-{width}")
