@@ -164,10 +164,17 @@ fn a_rank_killed_by_sigkill_is_restarted_or_fails_the_job_as_its_policy_says() {
             let phases = phases(&platform, job);
             match all_are(&phases, 6, "Running") {
                 true => Ok(()),
-                false => Err(format!(
-                    "{phases:?}\n{}",
-                    platform.cli(&["explain", job]).out
-                )),
+                false => {
+                    let explained = platform.cli(&["explain", job]).out;
+                    let waiting = [
+                        "describe",
+                        "pods",
+                        "--field-selector",
+                        "status.phase=Pending",
+                    ];
+                    let waiting = platform.kubectl(&waiting).out;
+                    Err(format!("{phases:?}\n{explained}\n{waiting}"))
+                }
             }
         });
     };
