@@ -120,19 +120,24 @@ fn a_service_is_reconfigured_in_place_and_upgraded_without_a_failed_request() {
     let log = platform.cli(&["logs", "rayservice/hello"]).ok();
     assert!(!log.is_empty());
 
-    let end = platform.shared("requests").join("end");
+    let requests = platform.shared("requests");
+    let (end, begun) = (requests.join("end"), requests.join("begun"));
     let client = e2e::repository().join("e2e/clients/serve_requests.py");
     let words = [
         client.display().to_string(),
         SERVICE.to_owned(),
         "greet".to_owned(),
         end.display().to_string(),
+        begun.display().to_string(),
     ];
     let said = std::thread::scope(|scope| {
         let platform = &platform;
         let words = &words;
         let requests =
             scope.spawn(move || e2e::run(&mut platform.command(&e2e::python(), words)).ok());
+        eventually("the client got its first answer", RAY_STARTS, || {
+            begun.exists().then_some(())
+        });
         // A changed configuration goes to the same cluster.
         platform.apply(&service(platform, "greet:app", "bye", "one"));
         await_answer(platform, "BYE OF ONE");
