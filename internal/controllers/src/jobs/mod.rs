@@ -4,6 +4,7 @@
 
 mod apply;
 mod apps;
+mod background_questions;
 mod batch;
 mod caches;
 mod cronjob;

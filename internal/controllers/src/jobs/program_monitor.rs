@@ -1,32 +1,24 @@
 //! Asks Ray about the programs of RayJobs in HTTPMode, through the API's subresource `pods/proxy` of the head: submits
-//! them, follows them and stops them. Ray is asked when a job is decided on, at most once a second and not twice at a
-//! time for one job; the answer is kept for the next decision. It holds no state that must outlive the server: Ray itself
-//! refuses a second program of one name.
+//! them, follows them and stops them, by [`BackgroundQuestions`]. It holds no state that must outlive the server: Ray
+//! itself refuses a second program of one name.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::{Method, StatusCode};
 use kube::Client;
-use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::Semaphore;
 use workloads::rayjob::{
     ProgramAnswer, ProgramErrand, ProgramObservation, ProgramRequest, RayProgram,
 };
 
 use super::ObjectKey;
+use super::background_questions::BackgroundQuestions;
 use super::pod_call::{ANSWER, PodCallError, call_pod};
 
 /// How many programs are asked about at once. They keep within a user's connections to pods.
 const PROGRAMS_AT_ONCE: usize = 16;
-/// The shortest time between two questions about one program.
-const BETWEEN: Duration = Duration::from_secs(1);
 /// How long Ray may take to accept a program.
 const SUBMIT: Duration = Duration::from_secs(60);
-/// Answers about programs that were not asked about for so long are forgotten.
-const FORGET: Duration = Duration::from_secs(600);
 /// How often Ray is asked to stop the program of a deleted job.
 const STOPS_MAX: u32 = 5;
 /// The wait between two of these requests.
@@ -40,65 +32,33 @@ const PROGRAMS: &str = "api/jobs/";
 #[derive(Clone)]
 pub(crate) struct ProgramMonitor {
     client: Client,
-    places: Arc<Semaphore>,
-    known: Arc<Mutex<BTreeMap<ObjectKey, KnownProgram>>>,
-}
-
-/// What is known of the program of one job.
-struct KnownProgram {
-    observation: Option<ProgramObservation>,
-    /// When Ray was asked last.
-    asked: Instant,
-    /// Whether it is being asked.
-    asking: bool,
+    questions: BackgroundQuestions<ProgramObservation>,
 }
 
 impl ProgramMonitor {
     pub(crate) fn new(client: Client) -> ProgramMonitor {
         ProgramMonitor {
             client,
-            places: Arc::new(Semaphore::new(PROGRAMS_AT_ONCE)),
-            known: Arc::default(),
+            questions: BackgroundQuestions::new(PROGRAMS_AT_ONCE),
         }
     }
 
     /// What Ray answered last about the program of a job.
     pub(crate) fn last(&self, job: &ObjectKey) -> Option<ProgramObservation> {
-        self.known.lock().get(job)?.observation.clone()
+        self.questions.last(job)
     }
 
     /// Asks Ray in the background, unless it is being asked or was asked just now.
     pub(crate) fn ask(&self, job: &ObjectKey, request: ProgramRequest) {
-        let before = {
-            let mut all = self.known.lock();
-            all.retain(|_, known| known.asking || known.asked.elapsed() < FORGET);
-            let known = all.get(job);
-            if known.is_some_and(|known| known.asking || known.asked.elapsed() < BETWEEN) {
-                return;
-            }
-            let before = known.and_then(|known| known.observation.clone());
-            let asked = KnownProgram {
-                observation: before.clone(),
-                asked: Instant::now(),
-                asking: true,
-            };
-            all.insert(job.clone(), asked);
-            before
-        };
-        let submitted = before.is_some_and(|before| {
-            before.submitted && before.id == request.id && before.head_run == request.head_run
-        });
-        let asking = AskedProgram {
-            monitor: self.clone(),
-            job: job.clone(),
-        };
-        tokio::spawn(async move {
-            let _place = asking.monitor.places.acquire().await;
-            let observation = {
-                let ray = RayHead::of(&asking.monitor.client, &asking.job.0, &request);
+        let (client, namespace) = (self.client.clone(), job.0.clone());
+        self.questions.ask(job, |before| {
+            let submitted = before.is_some_and(|before| {
+                before.submitted && before.id == request.id && before.head_run == request.head_run
+            });
+            async move {
+                let ray = RayHead::of(&client, &namespace, &request);
                 ray.round(&request, submitted).await
-            };
-            asking.keep(observation);
+            }
         });
     }
 
@@ -109,7 +69,7 @@ impl ProgramMonitor {
         tokio::spawn(async move {
             let ray = RayHead::of(&monitor.client, &namespace, &request);
             for _ in 0..STOPS_MAX {
-                let place = monitor.places.acquire().await;
+                let place = monitor.questions.place().await;
                 let asked = ray.stop_and_look_up(&request.id).await;
                 drop(place);
                 if matches!(&asked, ProgramAnswer::Known(program) if program.has_ended()) {
@@ -124,28 +84,6 @@ impl ProgramMonitor {
                 "Ray did not confirm that it stopped the program of a deleted RayJob; stop it with `ray job stop`"
             );
         });
-    }
-}
-
-/// A job whose program Ray is being asked about, until this is dropped.
-struct AskedProgram {
-    monitor: ProgramMonitor,
-    job: ObjectKey,
-}
-
-impl AskedProgram {
-    fn keep(&self, observation: ProgramObservation) {
-        if let Some(known) = self.monitor.known.lock().get_mut(&self.job) {
-            known.observation = Some(observation);
-        }
-    }
-}
-
-impl Drop for AskedProgram {
-    fn drop(&mut self) {
-        if let Some(known) = self.monitor.known.lock().get_mut(&self.job) {
-            known.asking = false;
-        }
     }
 }
 

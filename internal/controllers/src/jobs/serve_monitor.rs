@@ -1,29 +1,24 @@
 //! Asks the clusters of RayServices about Ray Serve, through the API's subresource `pods/proxy`: submits configurations to
-//! the dashboard of the head, reads the state of the applications, and checks the proxies. A cluster is asked when its
-//! service is decided on, at most once a second and not twice at a time; the answer is kept for the next decision. It
+//! the dashboard of the head, reads the state of the applications, and checks the proxies, by [`BackgroundQuestions`]. It
 //! holds no state that must outlive the server.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use futures::stream::{self, StreamExt as _};
 use http::Method;
 use kube::Client;
-use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::Semaphore;
 use workloads::rayservice::{ServeObservation, ServeRequest, pods_with_proxies};
 
 use super::ObjectKey;
+use super::background_questions::BackgroundQuestions;
 use super::pod_call::{ANSWER, PodCallError, call_pod};
 
 /// How many clusters are asked at once.
 const CLUSTERS_AT_ONCE: usize = 16;
 /// How many proxies of one cluster are checked at once. All clusters together keep within a user's connections to pods.
 const PROXIES_AT_ONCE: usize = 4;
-/// The shortest time between two questions to one cluster.
-const BETWEEN: Duration = Duration::from_secs(1);
 /// The wait before a configuration that Ray did not accept is submitted again.
 const AFTER_REFUSAL: Duration = Duration::from_secs(10);
 /// How long Ray may take to accept a configuration: it starts its controller and a proxy first.
@@ -32,24 +27,17 @@ const SUBMIT: Duration = Duration::from_secs(120);
 const PROXY: Duration = Duration::from_secs(5);
 /// How long all questions of one round may take.
 const ROUND: Duration = Duration::from_secs(300);
-/// Answers of clusters that were not asked for so long are forgotten.
-const FORGET: Duration = Duration::from_secs(600);
-
 /// The answers of all clusters. Clones share one state.
 #[derive(Clone)]
 pub(crate) struct ServeMonitor {
     client: Client,
-    places: Arc<Semaphore>,
-    known: Arc<Mutex<BTreeMap<ObjectKey, KnownCluster>>>,
+    questions: BackgroundQuestions<ServeAnswer>,
 }
 
-/// What is known of one cluster.
-struct KnownCluster {
-    observation: Option<ServeObservation>,
-    /// When it was asked last.
-    asked: Instant,
-    /// Whether it is being asked.
-    asking: bool,
+/// What one cluster answered.
+#[derive(Clone)]
+struct ServeAnswer {
+    observation: ServeObservation,
     /// When a configuration was not accepted last.
     refused: Option<Instant>,
 }
@@ -58,29 +46,22 @@ impl ServeMonitor {
     pub(crate) fn new(client: Client) -> ServeMonitor {
         ServeMonitor {
             client,
-            places: Arc::new(Semaphore::new(CLUSTERS_AT_ONCE)),
-            known: Arc::default(),
+            questions: BackgroundQuestions::new(CLUSTERS_AT_ONCE),
         }
     }
 
     /// What a cluster answered last.
     pub(crate) fn last(&self, cluster: &ObjectKey) -> Option<ServeObservation> {
-        self.known.lock().get(cluster)?.observation.clone()
+        Some(self.questions.last(cluster)?.observation)
     }
 
     /// Asks a cluster in the background, unless it is being asked or was asked just now.
     pub(crate) fn ask(&self, namespace: &str, mut request: ServeRequest) {
         let key = (namespace.to_owned(), request.cluster.clone());
-        let now = Instant::now();
-        let before = {
-            let mut all = self.known.lock();
-            all.retain(|_, known| known.asking || known.asked.elapsed() < FORGET);
-            let known = all.get(&key);
-            if known.is_some_and(|known| known.asking || known.asked.elapsed() < BETWEEN) {
-                return;
-            }
-            let refused = known.and_then(|known| known.refused);
-            let before = known.and_then(|known| known.observation.clone());
+        let (client, namespace) = (self.client.clone(), namespace.to_owned());
+        self.questions.ask(&key, |before| {
+            let refused = before.as_ref().and_then(|before| before.refused);
+            let before = before.map(|before| before.observation);
             let before = before.filter(|before| before.head_run == request.head_run);
             let repeats = before.as_ref().is_some_and(|before| {
                 let hash = before.submission.as_ref().map(|(hash, _)| hash);
@@ -89,63 +70,38 @@ impl ServeMonitor {
             if repeats && refused.is_some_and(|at| at.elapsed() < AFTER_REFUSAL) {
                 request.submit = None;
             }
-            let observation = known.and_then(|known| known.observation.clone());
-            let asked = KnownCluster {
-                observation,
-                asked: now,
-                asking: true,
-                refused,
-            };
-            all.insert(key.clone(), asked);
-            before
-        };
-        let asking = Asking {
-            monitor: self.clone(),
-            key,
-        };
-        tokio::spawn(async move {
-            let _place = asking.monitor.places.acquire().await;
-            let (client, namespace) = (&asking.monitor.client, asking.key.0.as_str());
-            let (head_run, submits) = (request.head_run.clone(), request.submit.is_some());
             let submission = before.and_then(|before| before.submission);
-            let asked = round(client, namespace, request, submission);
-            let observation = match tokio::time::timeout(ROUND, asked).await {
-                Ok(observation) => observation,
-                Err(_) => ServeObservation {
-                    head_run,
-                    answer: Err(format!("it took more than {} s", ROUND.as_secs())),
-                    healthy: BTreeSet::new(),
-                    submission: None,
-                },
-            };
-            asking.keep(observation, submits);
+            async move { asked(&client, &namespace, request, submission, refused).await }
         });
     }
 }
 
-/// A cluster that is being asked, until this is dropped.
-struct Asking {
-    monitor: ServeMonitor,
-    key: ObjectKey,
-}
-
-impl Asking {
-    fn keep(&self, observation: ServeObservation, submits: bool) {
-        if let Some(known) = self.monitor.known.lock().get_mut(&self.key) {
-            let refused = matches!(observation.submission, Some((_, Err(_))));
-            if submits {
-                known.refused = refused.then(Instant::now);
-            }
-            known.observation = Some(observation);
-        }
-    }
-}
-
-impl Drop for Asking {
-    fn drop(&mut self) {
-        if let Some(known) = self.monitor.known.lock().get_mut(&self.key) {
-            known.asking = false;
-        }
+/// Asks a cluster within the time for one round. `refused`: when a configuration was not accepted last.
+async fn asked(
+    client: &Client,
+    namespace: &str,
+    request: ServeRequest,
+    submission: Option<(String, Result<(), String>)>,
+    refused: Option<Instant>,
+) -> ServeAnswer {
+    let (head_run, submits) = (request.head_run.clone(), request.submit.is_some());
+    let round = round(client, namespace, request, submission);
+    let observation = match tokio::time::timeout(ROUND, round).await {
+        Ok(observation) => observation,
+        Err(_) => ServeObservation {
+            head_run,
+            answer: Err(format!("it took more than {} s", ROUND.as_secs())),
+            healthy: BTreeSet::new(),
+            submission: None,
+        },
+    };
+    let refused = match submits {
+        true => matches!(observation.submission, Some((_, Err(_)))).then(Instant::now),
+        false => refused,
+    };
+    ServeAnswer {
+        observation,
+        refused,
     }
 }
 
