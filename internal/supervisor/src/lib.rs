@@ -28,6 +28,7 @@
 
 mod restart;
 mod stateful;
+mod stop;
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -43,6 +44,7 @@ pub use restart::{
     contained, keep_running, panic_message,
 };
 pub use stateful::StatefulLoop;
+pub use stop::Stop;
 
 /// Time that all components together have to end once a stop was requested. Those that run on are
 /// aborted.
@@ -88,38 +90,6 @@ fn with_sources(failure: &ComponentError) -> String {
         source = error.source();
     }
     text
-}
-
-/// Whether a component should stop; each component has its own.
-#[derive(Clone, Debug)]
-pub struct Stop(watch::Receiver<bool>);
-
-impl Stop {
-    /// Waits until the component should stop.
-    pub async fn requested(&self) {
-        let mut requested = self.0.clone();
-        // An error: the supervisor is gone, and without it nothing may run on.
-        let _ = requested.wait_for(|requested| *requested).await;
-    }
-
-    /// Whether the component should stop now.
-    pub fn is_requested(&self) -> bool {
-        *self.0.borrow() || self.0.has_changed().is_err()
-    }
-
-    /// The token as a channel that says true once the component should stop.
-    pub fn receiver(&self) -> watch::Receiver<bool> {
-        self.0.clone()
-    }
-
-    /// Runs a future until it ends, or drops it when the component should stop; `None` after that.
-    pub async fn run_until_requested<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        tokio::select! {
-            biased;
-            () = self.requested() => None,
-            output = future => Some(output),
-        }
-    }
 }
 
 /// A component's task.

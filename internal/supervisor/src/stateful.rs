@@ -7,6 +7,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 use tokio::task::JoinSet;
 
 use crate::restart::{LoopEnd, keep_running};
+use crate::stop::Stop;
 
 /// A loop that [`keep_running`] starts again after a panic, with the state that it left. Dropping it aborts the loop.
 #[derive(Debug)]
@@ -46,6 +47,22 @@ impl<T: Send + 'static> StatefulLoop<T> {
             end,
             _task: task,
         }
+    }
+
+    /// Runs the loop as [`StatefulLoop::start`] does until the component should stop, and returns the state that it leaves.
+    pub async fn run_until_stop<F>(
+        name: &'static str,
+        state: T,
+        stop: &Stop,
+        run: F,
+    ) -> OwnedMutexGuard<T>
+    where
+        F: for<'a> Fn(&'a mut T, watch::Receiver<bool>) -> BoxFuture<'a, ()>,
+        F: Send + Sync + 'static,
+    {
+        let running = StatefulLoop::start(name, state, run);
+        stop.requested().await;
+        running.finish().await
     }
 
     /// Ends the loop and returns its state, also between a panic and the next start.

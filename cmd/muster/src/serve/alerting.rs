@@ -93,13 +93,16 @@ impl Alerting {
     pub async fn run(self, client: Client, served: Arc<ServedCertificates>, stop: Stop) {
         // Deliveries in flight are kept over a panic: each receiver has one at a time, and waits for its end.
         let state = (self, JoinSet::new());
-        let following =
-            StatefulLoop::start("the alerts", state, move |(alerting, sending), ended| {
+        let state = StatefulLoop::run_until_stop(
+            "the alerts",
+            state,
+            &stop,
+            move |(alerting, sending), ended| {
                 let (client, served) = (client.clone(), served.clone());
                 Box::pin(async move { alerting.follow(client, &served, sending, ended).await })
-            });
-        stop.requested().await;
-        let state = following.finish().await;
+            },
+        )
+        .await;
         state.0.store(&mut false).await;
     }
 

@@ -42,16 +42,16 @@ impl HangDetection {
 
     /// Judges until the stop.
     pub async fn run(self, client: Client, stop: Stop) {
-        let following = StatefulLoop::start(
+        StatefulLoop::run_until_stop(
             "the detection of hung jobs",
             self,
+            &stop,
             move |detection, ended| {
                 let client = client.clone();
                 Box::pin(async move { detection.follow(client, ended).await })
             },
-        );
-        stop.requested().await;
-        following.finish().await;
+        )
+        .await;
     }
 
     async fn follow(&mut self, client: Client, ended: watch::Receiver<bool>) {

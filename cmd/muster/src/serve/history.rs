@@ -133,16 +133,16 @@ impl History {
     /// Keeps measurements until the stop, and writes the last ones.
     pub async fn run(self, board: Board, stop: Stop) {
         let state = (self, Pending::default());
-        let following = StatefulLoop::start(
+        let mut state = StatefulLoop::run_until_stop(
             "the history of measurements",
             state,
+            &stop,
             move |(history, pending), ended| {
                 let board = board.clone();
                 Box::pin(async move { history.follow(&board, pending, ended).await })
             },
-        );
-        stop.requested().await;
-        let mut state = following.finish().await;
+        )
+        .await;
         let (history, pending) = &mut *state;
         history.write(pending).await;
     }

@@ -61,16 +61,16 @@ impl IdleGpuPolicing {
 
     /// Judges until the stop.
     pub async fn run(self, client: Client, stop: Stop) {
-        let following = StatefulLoop::start(
+        StatefulLoop::run_until_stop(
             "the policy about idle GPUs",
             self,
+            &stop,
             move |policing, ended| {
                 let client = client.clone();
                 Box::pin(async move { policing.follow(client, ended).await })
             },
-        );
-        stop.requested().await;
-        following.finish().await;
+        )
+        .await;
     }
 
     async fn follow(&mut self, client: Client, ended: watch::Receiver<bool>) {
