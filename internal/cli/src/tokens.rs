@@ -122,22 +122,20 @@ fn id_named(tokens: &[Value], name: &str) -> Result<String> {
         return Ok(name.to_string());
     }
     let labelled = |token: &&Value| token["label"] == name && token["replacedBy"].is_null();
-    let found: Vec<String> = tokens
-        .iter()
-        .filter(labelled)
-        .map(|token| {
-            let text = |field: &str| token[field].as_str().unwrap_or("");
-            format!("{} of {}", text("id"), text("user"))
-        })
-        .collect();
+    let found: Vec<&Value> = tokens.iter().filter(labelled).collect();
+    let text = |token: &Value, field: &str| token[field].as_str().unwrap_or("").to_string();
     match found.as_slice() {
         [] => Ok(name.to_string()),
-        [one] => Ok(one.split(' ').next().unwrap_or_default().to_string()),
-        several => bail!(
-            "{} tokens have the label {name:?} ({}); name one by its id",
-            several.len(),
-            several.join(", ")
-        ),
+        [one] => Ok(text(one, "id")),
+        several => {
+            let of = |token: &&Value| format!("{} of {}", text(token, "id"), text(token, "user"));
+            let all: Vec<String> = several.iter().map(of).collect();
+            bail!(
+                "{} tokens have the label {name:?} ({}); name one by its id",
+                several.len(),
+                all.join(", ")
+            )
+        }
     }
 }
 

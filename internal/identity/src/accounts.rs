@@ -10,7 +10,7 @@ use crate::identities::Identity;
 use crate::limits::RESET_HOURS_MAX;
 use crate::mirror::KeptSessions;
 use crate::passwords;
-use crate::tokens::{IssuedToken, TokenInfo, TokenPurpose};
+use crate::tokens::{self, IssuedToken, TokenInfo, TokenPurpose};
 use crate::user::{SavedView, User, UserChange};
 
 impl Identity {
@@ -121,7 +121,8 @@ impl Identity {
 
     /// The user whose password a link sets; none if the link was used, has expired or never existed.
     pub fn reset_user(&self, secret: &str) -> Option<String> {
-        let (info, user) = self.0.directory.find_token(secret, Timestamp::now())?;
+        let id = tokens::id_of(secret)?;
+        let (info, user) = (self.0.directory).find_token(id, secret, Timestamp::now())?;
         (info.purpose == TokenPurpose::Reset && !user.disabled).then_some(user.name)
     }
 

@@ -65,10 +65,12 @@ impl Identity {
         from: Option<IpAddr>,
         now: Timestamp,
     ) -> Result<(Caller, TokenInfo), BearerRefusal> {
-        if tokens::offered(secret) == OfferedSecret::Mistyped {
-            return Err(BearerRefusal::Mistyped);
-        }
-        let found = self.0.directory.find_token(secret, now);
+        let id = match tokens::offered(secret) {
+            OfferedSecret::Token { id } => id,
+            OfferedSecret::Mistyped => return Err(BearerRefusal::Mistyped),
+            OfferedSecret::Other => return Err(BearerRefusal::Unknown),
+        };
+        let found = self.0.directory.find_token(id, secret, now);
         let (info, user) = found.ok_or(BearerRefusal::Unknown)?;
         if info.purpose == TokenPurpose::Reset || user.disabled {
             return Err(BearerRefusal::Unknown);

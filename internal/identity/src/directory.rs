@@ -501,8 +501,13 @@ impl UserDirectory {
         Ok(())
     }
 
-    pub(crate) fn find_token(&self, secret: &str, now: Timestamp) -> Option<(TokenInfo, User)> {
-        let id = tokens::id_of(secret)?;
+    /// The token with this id and its user, if the secret is the token's and has not expired.
+    pub(crate) fn find_token(
+        &self,
+        id: &str,
+        secret: &str,
+        now: Timestamp,
+    ) -> Option<(TokenInfo, User)> {
         let offered = tokens::digest(secret);
         let mirror = self.mirror.read();
         let known = mirror.token(id)?;
