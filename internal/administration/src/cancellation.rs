@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::{Api, Client};
 use resources::kinds::VolcanoCommand;
-use resources::leader_worker_set;
 use resources::names::{CANCELLED_BECAUSE, CANCELLED_BY};
 use resources::registry::Kind;
 use resources::volcano;
@@ -32,20 +31,14 @@ pub enum Cancellation {
     Deletion,
 }
 
-/// Whether objects of a kind are LeaderWorkerSets. They have no `suspend`: without groups they have no pods.
-#[must_use]
-pub fn is_scaled(kind: &Kind) -> bool {
-    (kind.group, kind.kind) == (leader_worker_set::GROUP, leader_worker_set::KIND)
-}
-
 /// The merge patch that suspends a job or starts it again; with a canceller the job counts as cancelled. A
 /// LeaderWorkerSet is scaled to no groups; it starts again when it is scaled, not by this patch.
 #[must_use]
 pub fn suspension(kind: &Kind, on: bool, by: Option<Canceller<'_>>) -> Value {
     let spec = match kind.training() {
         Some(_) => json!({"runPolicy": {"suspend": on}}),
-        None if is_scaled(kind) && on => json!({"replicas": 0}),
-        None if is_scaled(kind) => json!({}),
+        None if kind.is_leader_worker_set() && on => json!({"replicas": 0}),
+        None if kind.is_leader_worker_set() => json!({}),
         None => json!({"suspend": on}),
     };
     let (user, because) = match by {
@@ -101,7 +94,7 @@ pub async fn send_command(client: Client, namespace: &str, command: Value) -> ku
 
 #[cfg(test)]
 mod tests {
-    use resources::registry;
+    use resources::{leader_worker_set, registry};
 
     use super::*;
 

@@ -41,8 +41,7 @@ async fn of_set<E>(
     is_kept: &impl AsyncFn(String) -> Result<bool, E>,
 ) -> Result<Option<String>, E> {
     let of_first = |number: u32| leader_worker_set::pod_name(set, 0, number);
-    let most = u32::try_from(GANG_MEMBERS_MAX).unwrap_or(u32::MAX);
-    let size = kept_below(rank.saturating_add(1).min(most), of_first, is_kept).await?;
+    let size = kept_below(rank.saturating_add(1), of_first, is_kept).await?;
     if size == 0 {
         return Ok(None);
     }
@@ -60,17 +59,17 @@ async fn count<E>(
     if role.is_single() {
         return Ok(u32::from(is_kept(role.pod_name(job, 0)).await?));
     }
-    let most = u32::try_from(GANG_MEMBERS_MAX).unwrap_or(u32::MAX);
-    kept_below(limit.min(most), |index| role.pod_name(job, index), is_kept).await
+    kept_below(limit, |index| role.pod_name(job, index), is_kept).await
 }
 
-/// How many pods of these names, numbered from 0 to below `limit`, have logs.
+/// How many pods of these names, numbered from 0 to below `limit`, have logs; at most the members of a gang.
 async fn kept_below<E>(
     limit: u32,
     name: impl Fn(u32) -> String,
     is_kept: &impl AsyncFn(String) -> Result<bool, E>,
 ) -> Result<u32, E> {
-    let (mut kept, mut gone) = (0, limit);
+    let most = u32::try_from(GANG_MEMBERS_MAX).unwrap_or(u32::MAX);
+    let (mut kept, mut gone) = (0, limit.min(most));
     while kept < gone {
         let middle = kept + (gone - kept) / 2;
         if is_kept(name(middle)).await? {

@@ -119,11 +119,6 @@ pub fn is_job_set(kind: &Kind) -> bool {
     [jobset::KIND, trainer::KIND].contains(&kind.kind)
 }
 
-/// Whether a kind's objects are LeaderWorkerSets, of which each group is a gang of its own.
-pub fn is_leader_worker_set(kind: &Kind) -> bool {
-    (kind.group, kind.kind) == (leader_worker_set::GROUP, leader_worker_set::KIND)
-}
-
 /// The kinds of jobs, in the order of the search for a bare name.
 pub fn job_kinds() -> Vec<&'static Kind> {
     let training = training::ALL.iter().map(|kind| kind.plural);
@@ -278,7 +273,7 @@ pub async fn waits_with(
         let Some(job) = jobs.iter().find(same) else {
             continue;
         };
-        if is_leader_worker_set(job) {
+        if job.is_leader_worker_set() {
             continue;
         }
         // A job that is being deleted has no explanation.

@@ -108,7 +108,7 @@ pub async fn pod_named(connection: &ServerConnection, name: &str, rank: u32) -> 
 
 /// Whether the names of a job's pods follow from the job's.
 fn has_named_pods(kind: &Kind) -> bool {
-    kind.training().is_some() || kind.is_volcano_job() || kinds::is_leader_worker_set(kind)
+    kind.training().is_some() || kind.is_volcano_job() || kind.is_leader_worker_set()
 }
 
 /// The pod of a rank of a job whose pods have names that follow from the job's; `kind` is none for Volcano's Job and
@@ -141,7 +141,7 @@ pub async fn pods_of(connection: &ServerConnection, kind: &Kind, name: &str) -> 
         Some(_) => names::JOB_NAME,
         None if kind.is_volcano_job() => volcano::JOB_NAME,
         None if kinds::is_job_set(kind) => jobset::NAME,
-        None if kinds::is_leader_worker_set(kind) => leader_worker_set::NAME,
+        None if kind.is_leader_worker_set() => leader_worker_set::NAME,
         None => names::BATCH_JOB_NAME,
     };
     let selector = match (kind.group, kind.kind) {

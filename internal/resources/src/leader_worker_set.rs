@@ -219,6 +219,18 @@ fn count(set: &Value, field: &str, groups: i64) -> i64 {
     count.clamp(0, groups)
 }
 
+/// How many groups are ready, as a clause.
+#[must_use]
+pub fn ready_clause(ready: i64, groups: i64) -> String {
+    format!("{ready} of {groups} groups are ready")
+}
+
+/// What is said of a set of which a group waits: how the set is doing, and then why the group waits.
+#[must_use]
+pub fn waiting_sentence(set: &Value, of_group: &str) -> Option<String> {
+    sentence(set).map(|groups| format!("{groups} {of_group}"))
+}
+
 /// How a set is doing, in one or two sentences: its ready groups, its rollout, and what keeps its controller from its
 /// work. None for an object of another kind.
 #[must_use]
@@ -227,7 +239,7 @@ pub fn sentence(set: &Value) -> Option<String> {
     if groups == 0 {
         return Some("The set has no groups: spec.replicas is 0.".to_owned());
     }
-    let mut text = format!("{ready} of {groups} groups are ready");
+    let mut text = ready_clause(ready, groups);
     if holds(json::at(set, &["status"]), "UpdateInProgress") {
         let updated = count(set, "updatedReplicas", groups);
         text.push_str(&format!("; {updated} have the new template"));

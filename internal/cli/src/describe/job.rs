@@ -174,7 +174,7 @@ impl JobDescription {
             named.next().map(String::as_str)
         };
         // A LeaderWorkerSet has no gang of its name: its groups have one each.
-        let own = own().filter(|_| kinds::is_leader_worker_set(self.kind));
+        let own = own().filter(|_| self.kind.is_leader_worker_set());
         queue.or(own).unwrap_or(names::DEFAULT_QUEUE).to_string()
     }
 
@@ -208,7 +208,7 @@ impl JobDescription {
         if (self.kind.group, self.kind.kind) == ("ray.io", "RayService") {
             return self.ray_groups(table);
         }
-        if kinds::is_leader_worker_set(self.kind) {
+        if self.kind.is_leader_worker_set() {
             return self.set_roles(table);
         }
         let Some(training) = self.kind.training() else {

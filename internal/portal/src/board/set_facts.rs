@@ -27,7 +27,10 @@ impl JobFacts {
             Some((ready, groups)) if groups > 0 => {
                 let percentage = ready.saturating_mul(100) / groups;
                 (
-                    Some(format!("{ready} of {groups} groups are ready.")),
+                    Some(format!(
+                        "{}.",
+                        leader_worker_set::ready_clause(ready, groups)
+                    )),
                     u8::try_from(percentage).ok(),
                 )
             }

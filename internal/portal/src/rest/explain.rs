@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use administration::cancellation::{self, is_scaled};
+use administration::cancellation;
 use axum::Json;
 use axum::extract::{Path, State};
 use k8s_openapi::api::core::v1::Pod;
@@ -43,7 +43,7 @@ pub async fn explain(
             "state": "Cancelled", "sentence": sentence, "blocked": false, "lastFailure": last_failure(&job),
         })));
     }
-    let is_set = is_scaled(kind);
+    let is_set = kind.is_leader_worker_set();
     // A RayJob or RayService waits with the gang of its cluster, a RayService with that of the one that takes over.
     let status = &job.data["status"];
     let clusters = [
@@ -72,8 +72,9 @@ pub async fn explain(
         let report = waiting::report(&portal, &caller, &namespace, &gang, owner).await;
         if let Some(report) = report {
             let mut answer = answer(&portal, &caller, &state, &report).await;
-            if let Some(groups) = leader_worker_set::sentence(&job.data) {
-                answer["sentence"] = format!("{groups} {}", report.sentence()).into();
+            let of_group = report.sentence();
+            if let Some(text) = leader_worker_set::waiting_sentence(&job.data, &of_group) {
+                answer["sentence"] = text.into();
             }
             return Ok(Json(answer));
         }

@@ -229,6 +229,13 @@ impl Kind {
         self.group == crate::volcano::GROUP && self.plural == "jobs"
     }
 
+    /// Whether this is LeaderWorkerSet: each group is a gang of its own, and without groups a set has no pods, so that it
+    /// needs no `suspend`.
+    #[must_use]
+    pub fn is_leader_worker_set(&self) -> bool {
+        self.group == crate::leader_worker_set::GROUP && self.kind == crate::leader_worker_set::KIND
+    }
+
     /// Default values for registrations.
     const BASE: Kind = Kind {
         group: "",

@@ -1,6 +1,6 @@
 //! Suspends, resumes, cancels and deletes jobs. A cancelled job keeps its record; a deletion is confirmed by the name.
 
-use administration::cancellation::{Canceller, is_scaled, send_command, suspension};
+use administration::cancellation::{Canceller, send_command, suspension};
 use axum::Form;
 use axum::extract::{FromRequest, Path, Request, State};
 use axum::http::StatusCode;
@@ -98,7 +98,7 @@ pub async fn carry_out(
         let detail = format!("pod {name:?} has no job that could {action} it; delete the pod");
         return Err(Problem::new(StatusCode::CONFLICT, "conflict", detail));
     }
-    if is_scaled(kind) && action != "cancel" {
+    if kind.is_leader_worker_set() && action != "cancel" {
         let detail = format!(
             "a {} cannot be suspended or resumed; change its replicas, for example by \
              `kubectl scale {}/{name} --replicas=1 -n {namespace}`",
@@ -126,7 +126,7 @@ pub async fn carry_out(
     let change = Patch::Merge(suspension(kind, on, by));
     api.patch(name, &PatchParams::default(), &change).await?;
     // A set is not resumed, so that its message offers nothing to take it back.
-    Ok(match is_scaled(kind) {
+    Ok(match kind.is_leader_worker_set() {
         true => "scaled-to-zero",
         false => done,
     })

@@ -77,8 +77,9 @@ impl Verdict {
         if let Some(report) = report {
             let mut verdict = waiting(portal, caller, job, &report, now).await;
             // The other groups of a LeaderWorkerSet may run.
-            if let Some(groups) = leader_worker_set::sentence(&job.object) {
-                verdict.sentence = format!("{groups} {}", verdict.sentence);
+            let of_group = &verdict.sentence;
+            if let Some(text) = leader_worker_set::waiting_sentence(&job.object, of_group) {
+                verdict.sentence = text;
             }
             return verdict;
         }
