@@ -46,6 +46,13 @@ impl Ran {
         );
         self.out
     }
+
+    /// Standard error of a command that has to fail.
+    #[track_caller]
+    pub fn refused(self) -> String {
+        assert_ne!(self.code, Some(0), "{}", self.out);
+        self.err
+    }
 }
 
 /// Runs a command to its end.
@@ -349,6 +356,20 @@ impl Platform {
     pub fn phase(&self, pod: &str) -> String {
         let object = self.get("pod", pod);
         object["status"]["phase"].as_str().unwrap_or("").to_owned()
+    }
+
+    /// The messages of the events about objects of this name in the namespace `default`, with this reason.
+    pub fn events(&self, name: &str, reason: &str) -> Vec<String> {
+        let selector = format!("involvedObject.name={name},reason={reason}");
+        let all = ["get", "events", "-o", "json", "--field-selector", &selector];
+        let all: serde_json::Value =
+            serde_json::from_str(&self.kubectl(&all).ok()).expect("kubectl prints JSON");
+        let all = all["items"].as_array().expect("a list").iter();
+        let message = |event: &serde_json::Value| {
+            let message = event["message"].as_str();
+            message.expect("an event has a message").to_owned()
+        };
+        all.map(message).collect()
     }
 
     /// When a pod's first container started; empty while it does not run.

@@ -5,7 +5,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use e2e::{Platform, Ran, eventually, run};
+use e2e::{Platform, eventually, run};
 use serde_json::{Value, json};
 
 /// The shortest time until a hang, and what pods take to start on a busy machine.
@@ -30,21 +30,6 @@ fn raw(platform: &Platform, path: &str) -> String {
 fn explained(platform: &Platform, name: &str) -> Value {
     let path = format!("/api/v1/jobs/default/pytorchjobs/{name}/explain");
     serde_json::from_str(&raw(platform, &path)).unwrap()
-}
-
-fn events(platform: &Platform, name: &str, reason: &str) -> Vec<String> {
-    let selector = format!("involvedObject.name={name},reason={reason}");
-    let all = platform.kubectl(&["get", "events", "-o", "json", "--field-selector", &selector]);
-    let all: Value = serde_json::from_str(&all.ok()).unwrap();
-    let all = all["items"].as_array().unwrap().iter();
-    all.map(|event| event["message"].as_str().unwrap().to_owned())
-        .collect()
-}
-
-/// What a command that failed says.
-fn refusal(ran: Ran) -> String {
-    assert_ne!(ran.code, Some(0), "{}", ran.out);
-    ran.err
 }
 
 #[test]
@@ -85,7 +70,7 @@ fn a_silent_job_is_reported_or_starts_anew_and_one_that_writes_is_left_alone() {
         ),
     ] {
         let annotate = ["annotate", "--overwrite", "pytorchjob", "still", text];
-        let refused = refusal(platform.kubectl(&annotate));
+        let refused = platform.kubectl(&annotate).refused();
         assert!(refused.contains(words), "{refused}");
     }
 
@@ -102,7 +87,7 @@ fn a_silent_job_is_reported_or_starts_anew_and_one_that_writes_is_left_alone() {
     );
     assert_eq!(answer["state"], "Running", "{answer:#}");
     let said = eventually("an event says it", SOON, || {
-        events(&platform, "still", "Hung").pop()
+        platform.events("still", "Hung").pop()
     });
     assert_eq!(said, sentence);
     let cli = platform.cli(&["explain", "still"]).ok();
@@ -132,7 +117,7 @@ fn a_silent_job_is_reported_or_starts_anew_and_one_that_writes_is_left_alone() {
 
     // The job that writes was running all the time.
     assert_eq!(explained(&platform, "writes")["hangs"], false);
-    assert!(events(&platform, "writes", "Hung").is_empty());
+    assert!(platform.events("writes", "Hung").is_empty());
 
     // The report ends with the silence.
     std::fs::write(&pipe, "go\n").unwrap();
@@ -140,8 +125,8 @@ fn a_silent_job_is_reported_or_starts_anew_and_one_that_writes_is_left_alone() {
         (explained(&platform, "still")["hangs"] == false).then_some(())
     });
     let ended = eventually("an event says it", SOON, || {
-        events(&platform, "still", "HangEnded").pop()
+        platform.events("still", "HangEnded").pop()
     });
     assert!(ended.contains("a rank works again"), "{ended}");
-    assert_eq!(events(&platform, "still", "Hung").len(), 1);
+    assert_eq!(platform.events("still", "Hung").len(), 1);
 }

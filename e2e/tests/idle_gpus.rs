@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use e2e::{Mounts, Platform, Ran, device_files, eventually, nvml_standin};
+use e2e::{Mounts, Platform, device_files, eventually, nvml_standin};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(120);
@@ -28,21 +28,6 @@ fn job(name: &str, gpus: usize, node: &str) -> String {
                 "command": ["sh", "-c", "while :; do sleep 1; done"],
                 "resources": {"limits": {"nvidia.com/gpu": gpus.to_string()}}}]}}}}}})
     .to_string()
-}
-
-fn events(platform: &Platform, name: &str, reason: &str) -> Vec<String> {
-    let selector = format!("involvedObject.name={name},reason={reason}");
-    let all = platform.kubectl(&["get", "events", "-o", "json", "--field-selector", &selector]);
-    let all: Value = serde_json::from_str(&all.ok()).unwrap();
-    let all = all["items"].as_array().unwrap().iter();
-    all.map(|event| event["message"].as_str().unwrap().to_owned())
-        .collect()
-}
-
-/// What a command that failed says.
-fn refusal(ran: Ran) -> String {
-    assert_ne!(ran.code, Some(0), "{}", ran.out);
-    ran.err
 }
 
 fn idle(platform: &Platform) -> Vec<Value> {
@@ -85,7 +70,7 @@ fn a_job_whose_gpus_do_nothing_is_listed_warned_and_cancelled_and_one_that_works
             "has no effect without muster.io/idle-gpu-limit",
         ),
     ] {
-        let refused = refusal(annotate(text));
+        let refused = annotate(text).refused();
         assert!(refused.contains(words), "{refused}");
     }
     annotate("muster.io/idle-gpu-limit=1m").ok();
@@ -106,7 +91,7 @@ fn a_job_whose_gpus_do_nothing_is_listed_warned_and_cancelled_and_one_that_works
 
     // The policy only warns: twice before the limit and once at it.
     let warned = eventually("three warnings", SOON, || {
-        let warned = events(&platform, "still", "IdleGpus");
+        let warned = platform.events("still", "IdleGpus");
         (warned.len() >= 3).then_some(warned)
     });
     assert!(
@@ -149,12 +134,12 @@ fn a_job_whose_gpus_do_nothing_is_listed_warned_and_cancelled_and_one_that_works
         ])
         .ok();
     assert!(answer.contains(sentence), "{answer}");
-    let cancelled = events(&platform, "still", "IdleGpusCancelled");
+    let cancelled = platform.events("still", "IdleGpusCancelled");
     assert_eq!(cancelled.len(), 1, "{cancelled:?}");
 
     // The job that works goes on, and `explain` no longer calls the resumed job cancelled.
     assert_eq!(platform.phase("works-master-0"), "Running");
-    assert!(events(&platform, "works", "IdleGpus").is_empty());
+    assert!(platform.events("works", "IdleGpus").is_empty());
     annotate("muster.io/idle-gpu-exempt-jobs=still").ok();
     platform.cli(&["resume", "still"]).ok();
     eventually("it runs again", SOON, || {
@@ -187,7 +172,7 @@ fn a_job_whose_gpus_do_nothing_is_listed_warned_and_cancelled_and_one_that_works
     assert_ne!(first.ok().trim(), "0");
     let again = run(&["--", "sh", "-c", "test -s /tmp/mark && echo kept"]);
     assert_eq!(again.ok().trim(), "kept");
-    let refused = refusal(run(&["works"]));
+    let refused = run(&["works"]).refused();
     assert!(refused.contains("`muster dev` did not create"), "{refused}");
     eventually("its GPU is given back", SOON, || {
         let explained = platform.cli(&["explain", "dev-admin"]).ok();

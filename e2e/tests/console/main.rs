@@ -29,6 +29,13 @@ fn done(platform: &Platform, token: &str, path: &str, body: &str) -> String {
     reply.location().to_owned()
 }
 
+/// A form that is expected to be refused with this status and these words.
+#[track_caller]
+fn refused(platform: &Platform, token: &str, path: &str, body: &str, (code, words): (u16, &str)) {
+    let reply = ask(platform, token, &format!("POST {path}"), body);
+    assert!(reply.code == code && reply.has(words), "{}", reply.whole);
+}
+
 /// A token of a user's that no record grants anything.
 fn user(platform: &Platform, name: &str) -> String {
     platform

@@ -2,7 +2,7 @@
 
 use e2e::{Platform, eventually};
 
-use super::{SOON, ask, done, pod, token, user};
+use super::{SOON, ask, done, pod, refused, token, user};
 
 const WEB: &str = "
 apiVersion: apps/v1
@@ -94,12 +94,7 @@ fn a_node_is_drained_with_a_preview_and_removed_by_its_name() {
     }
 
     // What nothing creates again is named first, and the budget holds.
-    let stuck = ask(&platform, &admin, &format!("POST {drain}"), "");
-    assert!(
-        stuck.code == 409 && stuck.has("default/alone"),
-        "{}",
-        stuck.whole
-    );
+    refused(&platform, &admin, drain, "", (409, "default/alone"));
     assert!(platform.get("node", "n1")["spec"]["unschedulable"].is_null());
     let drained = ask(&platform, &admin, &format!("POST {drain}"), "force=on");
     assert_eq!(drained.code, 200, "{}", drained.whole);
@@ -144,11 +139,12 @@ fn a_node_is_drained_with_a_preview_and_removed_by_its_name() {
     let page = done(&platform, &admin, "/ui/nodes/n1/uncordon", "");
     assert_eq!(page, "/ui/nodes/n1?flash=uncordoned");
     drop(agent);
-    let wrong = ask(&platform, &admin, "POST /ui/nodes/n1/remove", "confirm=n2");
-    assert!(
-        wrong.code == 422 && wrong.has("type the node"),
-        "{}",
-        wrong.whole
+    refused(
+        &platform,
+        &admin,
+        "/ui/nodes/n1/remove",
+        "confirm=n2",
+        (422, "type the node"),
     );
     let page = done(&platform, &admin, "/ui/nodes/n1/remove", "confirm=n1");
     assert_eq!(page, "/ui/nodes?flash=node-removed");

@@ -2,7 +2,7 @@
 
 use e2e::{Platform, eventually};
 
-use super::{Reply, SOON, ask, done, token, user};
+use super::{Reply, SOON, ask, done, refused, token, user};
 
 /// The version that a queue's form carries.
 fn version(page: &Reply) -> String {
@@ -54,21 +54,17 @@ fn a_queue_is_changed_by_its_form_unless_somebody_changed_it_meanwhile() {
     let now = version(&late);
     assert_ne!(now, first);
     let bad = format!("version={now}&weight=3&deserved=&limits=cpu%3Dmany");
-    let refused = ask(&platform, &admin, &format!("POST {queue}"), &bad);
-    assert!(
-        refused.code == 422 && refused.has("capability"),
-        "{}",
-        refused.whole
-    );
+    refused(&platform, &admin, queue, &bad, (422, "capability"));
 
     let own = ask(&platform, &eve, &format!("GET {queue}"), "");
     assert!(!own.has("Change the queue"));
     let form = format!("version={now}&weight=7");
-    let refused = ask(&platform, &eve, &format!("POST {queue}"), &form);
-    assert!(
-        refused.code == 403 && refused.has("may not change queues"),
-        "{}",
-        refused.whole
+    refused(
+        &platform,
+        &eve,
+        queue,
+        &form,
+        (403, "may not change queues"),
     );
     assert_eq!(platform.get("queue", "blue")["spec"]["weight"], 3);
 }

@@ -2,7 +2,7 @@
 
 use e2e::Platform;
 
-use super::{ask, done, found, user};
+use super::{ask, done, found, refused, user};
 
 #[test]
 fn a_user_saves_views_of_the_list_of_jobs_and_has_only_its_own() {
@@ -36,25 +36,22 @@ fn a_user_saves_views_of_the_list_of_jobs_and_has_only_its_own() {
         "name=lost+work",
     );
     assert_eq!(found(&platform, &bob, "lost"), ["/ui/jobs?whose=mine"]);
-    let wrong = ask(
+    refused(
         &platform,
         &bob,
-        &format!("POST {views}?whose=mine"),
+        &format!("{views}?whose=mine"),
         "name=%0A",
-    );
-    assert!(
-        wrong.code == 422 && wrong.has("use 1 to 40 characters"),
-        "{}",
-        wrong.whole
+        (422, "use 1 to 40 characters"),
     );
     for number in 1..20 {
         done(&platform, &bob, views, &format!("name=v{number}"));
     }
-    let full = ask(&platform, &bob, &format!("POST {views}"), "name=another");
-    assert!(
-        full.code == 422 && full.has("remove one first"),
-        "{}",
-        full.whole
+    refused(
+        &platform,
+        &bob,
+        views,
+        "name=another",
+        (422, "remove one first"),
     );
 
     // They outlast the server, and go one by one.

@@ -3,7 +3,7 @@
 use e2e::{Platform, eventually, repository};
 use serde_json::Value;
 
-use super::{SOON, ask, done, pod, token, user};
+use super::{SOON, ask, done, pod, refused, token, user};
 
 /// The objects that make a team, without what differs between two teams.
 fn made_of(platform: &Platform, team: &str) -> Vec<String> {
@@ -152,16 +152,12 @@ fn a_team_made_by_a_form_is_what_the_command_line_makes_and_others_see_nothing_o
         "user=eve",
     );
     assert!(!show().contains("eve"));
-    let gone = ask(
+    refused(
         &platform,
         &admin,
-        &format!("POST {team}/remove-member"),
+        &format!("{team}/remove-member"),
         "user=eve",
-    );
-    assert!(
-        gone.code == 404 && gone.has("is no member of team"),
-        "{}",
-        gone.whole
+        (404, "is no member of team"),
     );
     done(&platform, &admin, &format!("{team}/quota"), "gpus=3&quota=");
     assert!(
@@ -169,16 +165,12 @@ fn a_team_made_by_a_form_is_what_the_command_line_makes_and_others_see_nothing_o
         "{}",
         show()
     );
-    let wrong = ask(
+    refused(
         &platform,
         &admin,
-        &format!("POST {team}/quota"),
+        &format!("{team}/quota"),
         "gpus=&quota=pods",
-    );
-    assert!(
-        wrong.code == 422 && wrong.has("write NAME=AMOUNT"),
-        "{}",
-        wrong.whole
+        (422, "write NAME=AMOUNT"),
     );
     let network = format!("{team}/network");
     let page = done(&platform, &admin, &network, "network=isolated");
@@ -189,16 +181,12 @@ fn a_team_made_by_a_form_is_what_the_command_line_makes_and_others_see_nothing_o
         let words = "The network is isolated in vision";
         assert!(shown.has(words), "{}", shown.whole);
     }
-    let wrong = ask(
+    refused(
         &platform,
         &admin,
-        &format!("POST {network}"),
+        &network,
         "network=closed",
-    );
-    assert!(
-        wrong.code == 422 && wrong.has("use isolated or open"),
-        "{}",
-        wrong.whole
+        (422, "use isolated or open"),
     );
     let page = done(&platform, &admin, &network, "network=open");
     let opened = ask(&platform, &admin, &format!("GET {page}"), "");
@@ -207,11 +195,12 @@ fn a_team_made_by_a_form_is_what_the_command_line_makes_and_others_see_nothing_o
         "{}",
         opened.whole
     );
-    let taken = ask(&platform, &admin, "POST /ui/teams", "name=default");
-    assert!(
-        taken.code == 422 && taken.has("choose another name"),
-        "{}",
-        taken.whole
+    refused(
+        &platform,
+        &admin,
+        "/ui/teams",
+        "name=default",
+        (422, "choose another name"),
     );
 
     // A team with work stays.
